@@ -5,7 +5,7 @@ use std::path::Path;
 use clap::CommandFactory as _;
 
 #[test]
-fn the_page_is_what_the_options_say() {
+fn hmctl_manual_page_matches_the_command_line_options() {
     let mut page = Vec::new();
     let source = concat!("nearfar ", env!("CARGO_PKG_VERSION"));
     let man = clap_mangen::Man::new(super::Args::command()).section("8");

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_what_they_are_on_this_machine() {
+    fn node_kinds_resolve_to_the_node_numbers_of_the_machine() {
         assert_eq!(on(Mode::Bind, "far"), Ok("1".into()));
         assert_eq!(on(Mode::Preferred, "cxl"), Ok("1".into()));
         assert_eq!(on(Mode::WeightedInterleave, "all"), Ok("0-1".into()));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_holds_nodes_up_to_63_and_is_left_out_beyond() {
+    fn the_node_mask_is_omitted_for_nodes_above_63() {
         assert_eq!(placement(&[0, 2]).mask(), Some(5));
         assert_eq!(placement(&[40]).mask(), Some(1 << 40));
         assert_eq!(placement(&[63]).mask(), Some(1 << 63));

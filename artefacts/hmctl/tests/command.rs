@@ -44,7 +44,7 @@ fn refused(arguments: &[&str], status: i32) -> String {
 }
 
 #[test]
-fn each_option_is_a_policy_in_the_kernels_numbers() {
+fn each_option_sets_the_kernels_policy_number() {
     for (short, long, mode) in [
         ("-p", "--preferred", 1),
         ("-m", "--membind", 2),
@@ -61,7 +61,7 @@ fn each_option_is_a_policy_in_the_kernels_numbers() {
 }
 
 #[test]
-fn without_a_policy_the_pool_is_on_and_a_policy_from_outside_stays() {
+fn no_policy_option_enables_the_pool_and_keeps_an_inherited_policy() {
     assert_eq!(shown(&[]), "1 none none none");
     let inner = env!("CARGO_BIN_EXE_hmctl");
     assert_eq!(shown(&["-m", "0", inner]), "1 2 0 1");
@@ -71,7 +71,7 @@ fn without_a_policy_the_pool_is_on_and_a_policy_from_outside_stays() {
 }
 
 #[test]
-fn the_programs_own_options_and_status_are_its_own() {
+fn the_program_keeps_its_options_and_its_exit_status() {
     let words = ["-m", "0", "sh", "-c", "echo \"$0 $@\"; exit 7", "-x", "-m", "--help", "--"];
     let output = hmctl(&words).output().unwrap();
     assert_eq!(text(&output.stdout), "-x -m --help --\n");
@@ -81,7 +81,7 @@ fn the_programs_own_options_and_status_are_its_own() {
 }
 
 #[test]
-fn programs_are_searched_for_as_a_shell_does() {
+fn programs_are_found_by_path_lookup_as_in_a_shell() {
     let dir = tempdir("path");
     let tool = dir.join("hmctl-test-tool");
     fs::write(&tool, "#!/bin/sh\necho found\n").unwrap();
@@ -104,7 +104,7 @@ fn programs_are_searched_for_as_a_shell_does() {
 }
 
 #[test]
-fn absent_nodes_are_refused_with_those_that_are_here() {
+fn absent_nodes_are_rejected_with_a_list_of_the_existing_nodes() {
     for (option, nodes, absent) in [
         ("-m", "5", "no node 5"),
         ("-m", "0,5", "no node 5"),
@@ -123,7 +123,7 @@ fn absent_nodes_are_refused_with_those_that_are_here() {
 }
 
 #[test]
-fn what_is_no_node_set_is_refused() {
+fn invalid_node_sets_are_rejected() {
     for (nodes, words) in [
         ("", "empty"),
         ("x", "`x` is not a node set"),
@@ -142,7 +142,7 @@ fn what_is_no_node_set_is_refused() {
 }
 
 #[test]
-fn one_policy_at_a_time() {
+fn two_policy_options_are_rejected() {
     let options = ["-m", "-p", "-P", "-i", "-w"];
     for first in options {
         for second in options {
@@ -154,7 +154,7 @@ fn one_policy_at_a_time() {
 }
 
 #[test]
-fn usage_is_said_where_it_is_wrong_and_where_it_is_asked_for() {
+fn usage_is_printed_on_wrong_arguments_and_on_request() {
     for nothing in [&[][..], &["-m", "0"], &["--"]] {
         let why = refused(nothing, 64);
         assert!(why.contains("PROGRAM") && why.contains("Usage: hmctl"), "{why}");
@@ -194,7 +194,7 @@ fn tempdir(name: &str) -> PathBuf {
 }
 
 #[test]
-fn a_program_of_libhmalloc_has_its_memory_where_the_options_say() {
+fn options_set_the_memory_policy_of_a_libhmalloc_program() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = tempdir("placed").join("placed");
     let mut compile = Command::new("cc");

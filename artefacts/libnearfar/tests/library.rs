@@ -96,7 +96,7 @@ fn program(source_name: &str, name: &str, with: &[&str]) -> Command {
 }
 
 #[test]
-fn what_it_shows_is_what_its_header_has() {
+fn exported_symbols_are_those_of_the_header() {
     let named = output(
         Command::new("nm").args(["-D", "--defined-only"]).arg(built().join("libnearfar.so")),
     );
@@ -106,7 +106,7 @@ fn what_it_shows_is_what_its_header_has() {
 }
 
 #[test]
-fn its_name_has_the_number_of_its_interface() {
+fn the_soname_has_the_interface_version() {
     let said = output(Command::new("readelf").arg("-d").arg(built().join("libnearfar.so")));
     assert!(said.contains("soname: [libnearfar.so.0]"), "{said}");
 }
@@ -178,7 +178,7 @@ fn examples(language: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_manuals_program_does_what_is_said_of_it() {
+fn the_program_in_the_manual_prints_the_documented_output() {
     let _ = std::os::unix::fs::symlink("libnearfar.so", built().join("libnearfar.so.0"));
     let dir = tempfile::tempdir().unwrap();
     let [example] = &examples("c")[..] else { panic!("the manual has one program in C") };
@@ -190,7 +190,7 @@ fn the_manuals_program_does_what_is_said_of_it() {
 }
 
 #[test]
-fn a_program_that_runs_may_load_it_late() {
+fn dlopen_loads_the_library_in_a_running_program() {
     let mut late = program("late.c", "late", &["-ldl", "-lpthread"]);
     output(late.arg(built().join("libnearfar.so")));
 }

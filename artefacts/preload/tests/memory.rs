@@ -62,7 +62,7 @@ fn without_a_kind_memory_is_plain() {
 }
 
 #[test]
-fn what_is_wrong_is_said_once_and_the_program_runs_on_plain_memory() {
+fn a_configuration_error_is_reported_once_and_memory_is_plain() {
     for (conf, named) in [
         ("heap=nowhere", "`nowhere`"),
         ("heap=bind:1000", "1000"),
@@ -79,7 +79,7 @@ fn what_is_wrong_is_said_once_and_the_program_runs_on_plain_memory() {
 
 /// A variable may hold any bytes but zero; these are pseudo-random, the same in each run.
 #[test]
-fn a_configuration_of_any_bytes_is_said_to_be_wrong_and_the_program_runs() {
+fn arbitrary_configuration_bytes_are_reported_and_the_program_runs() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
     let mut state = 1_u64;
@@ -100,7 +100,7 @@ fn a_configuration_of_any_bytes_is_said_to_be_wrong_and_the_program_runs() {
 }
 
 #[test]
-fn memory_before_main_and_after_it_and_of_new_is_no_special_case() {
+fn allocation_works_before_and_after_main_and_with_operator_new() {
     for conf in ["heap=bind:0", ""] {
         assert_eq!(
             said(&under(conf, "begin.cpp", &[])).0,
@@ -118,7 +118,7 @@ fn a_child_that_is_forked_while_jemalloc_is_initialised_can_allocate() {
 }
 
 #[test]
-fn a_heap_that_is_full_says_so_or_ends_the_program() {
+fn a_full_heap_fails_the_allocation_or_aborts_the_program() {
     let limited = under("heap=0;limit=64m", "calls.c", &["kind"]);
     // Its objects of 16 MiB at two times the alignment fit; a limit of 1 MiB is too small for anything.
     assert_eq!(said(&limited).0, "ok\n");
@@ -131,7 +131,7 @@ fn a_heap_that_is_full_says_so_or_ends_the_program() {
 }
 
 #[test]
-fn smdks_settings_mean_what_they_mean_there() {
+fn smdk_settings_have_their_original_meaning() {
     let run = |conf: &str, expected: &[&str]| {
         let mut command = preloaded("", compiled("calls.c"));
         command.env_remove("NEARFAR_CONF").env("CXLMALLOC_CONF", conf);
@@ -182,7 +182,7 @@ fn smdks_settings_mean_what_they_mean_there() {
 }
 
 #[test]
-fn a_heap_that_adapts_is_of_a_kind() {
+fn an_adaptive_heap_allocates_from_a_kind() {
     for rule in ["bw_saturation", "bw_order", "weighted"] {
         let (out, complaints) = said(&under(&format!("adapt={rule}"), "calls.c", &["kind"]));
         assert_eq!((out.as_str(), complaints.as_str()), ("ok\n", ""), "{rule}");
@@ -215,7 +215,7 @@ fn page() -> Page {
 }
 
 #[test]
-fn a_heap_that_adapts_goes_by_the_daemons_page_while_there_is_one() {
+fn an_adaptive_heap_follows_the_daemons_advice_page_while_it_exists() {
     let dir = tempfile::tempdir().unwrap();
     let advice = dir.path().join("advice");
     let follows = || {
@@ -235,7 +235,7 @@ fn a_heap_that_adapts_goes_by_the_daemons_page_while_there_is_one() {
 }
 
 #[test]
-fn figures_are_told_when_a_program_ends() {
+fn statistics_are_written_when_a_program_exits() {
     let dir = std::env::temp_dir();
     let place = dir.join(format!("nearfar-preload-{}-%p.json", std::process::id()));
     let mut command =
@@ -270,7 +270,7 @@ fn on_a_node_with(free: u32, conf: &str, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_kind_on_a_node_that_is_almost_full_spills_or_says_what_will_happen() {
+fn a_kind_on_an_almost_full_node_spills_or_prints_a_warning() {
     let (out, complaint) = said(&on_a_node_with(50, "heap=0;spill=default", &["plain"]));
     assert_eq!(out, "ok\n");
     assert_eq!(complaint.lines().count(), 1, "{complaint}");

@@ -122,7 +122,7 @@ fn bash() {
 }
 
 #[test]
-fn gcc_and_what_it_has_compiled() {
+fn gcc_and_the_program_it_compiles() {
     let room = Room::new();
     let source = "#include <iostream>\n#include <regex>\nint main() { std::regex r(\"(a+)(b+)\"); std::cout << std::regex_replace(\
                   std::string(\"aabb\"), r, \"$2$1\") << std::endl; }\n";

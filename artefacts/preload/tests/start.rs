@@ -39,7 +39,7 @@ fn a_kind_by_number_reads_two_files_and_makes_few_system_calls() {
 }
 
 #[test]
-fn a_kind_in_words_reads_of_the_machine_what_ranks_its_nodes() {
+fn a_named_kind_reads_only_the_files_that_rank_nodes() {
     let (_, opened) = calls(Some("heap=near"));
     for part in ["damon", "resctrl", "hugepages", "dmi", "/nd/", "/memory/memory"] {
         let read: Vec<_> = opened.iter().filter(|line| line.contains(part)).collect();
@@ -48,7 +48,7 @@ fn a_kind_in_words_reads_of_the_machine_what_ranks_its_nodes() {
 }
 
 #[test]
-fn without_a_kind_nothing_is_read_of_the_machines_nodes() {
+fn without_a_kind_no_node_files_are_read() {
     for conf in ["", "heap=default"] {
         let (_, opened) = calls(Some(conf));
         assert!(!opened.iter().any(|line| line.contains("/node")), "{opened:?}");

@@ -50,7 +50,7 @@ fn a_program_with_a_malloc_of_its_own_is_never_given_memory_of_the_library() {
 }
 
 #[test]
-fn a_program_whose_malloc_is_the_librarys_is_told_nothing() {
+fn a_program_that_uses_the_librarys_malloc_gets_no_warning() {
     for program in ["true", "bash", "perl", "python3"] {
         let mut command = preloaded("heap=0", Command::new(program));
         let output = command.arg(if program == "true" { "-" } else { "--version" }).output();
@@ -70,7 +70,7 @@ fn rustc_which_exports_jemalloc_runs() {
 }
 
 #[test]
-fn a_report_is_written_into_files_of_its_owner_only() {
+fn report_files_are_private_and_links_and_fifos_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("report");
     let run = || {

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn as_many_bytes_as_are_asked_for_are_copied_and_no_more() {
+    fn copy_copies_exactly_the_requested_bytes() {
         let from: Vec<u8> = (0..400_u16).map(|byte| (byte % 251) as u8).collect();
         for length in (0..150).chain([200, 255, 256, 257, 380]) {
             for (shift, other) in [(0, 0), (1, 0), (0, 3), (7, 5), (8, 16)] {

@@ -21,7 +21,7 @@ fn taken(depot: &Depot) -> Vec<usize> {
 }
 
 #[test]
-fn batches_are_taken_once_and_the_last_first() {
+fn batches_are_taken_once_in_lifo_order() {
     let depot = empty();
     assert_eq!(depot.bring(SMALL, &[1, 2, 3]), 3);
     assert_eq!(depot.bring(SMALL, &[4]), 1);
@@ -30,7 +30,7 @@ fn batches_are_taken_once_and_the_last_first() {
 }
 
 #[test]
-fn what_a_thread_leaves_at_its_end_is_taken_as_batches() {
+fn objects_of_an_exited_thread_are_taken_in_batches() {
     let depot = empty();
     let objects: Vec<_> = (0..2 * BATCH - 1).collect();
     assert_eq!(depot.bring(SMALL, &objects), objects.len());
@@ -38,7 +38,7 @@ fn what_a_thread_leaves_at_its_end_is_taken_as_batches() {
 }
 
 #[test]
-fn it_holds_so_many_bytes_and_two_batches_at_least() {
+fn the_depot_is_bounded_in_bytes_and_holds_at_least_two_batches() {
     for class in 1..CLASSES {
         let (depot, batch) = (empty(), batch_of_class(class));
         let objects = [7; BATCH];
@@ -52,7 +52,7 @@ fn it_holds_so_many_bytes_and_two_batches_at_least() {
 }
 
 #[test]
-fn what_nobody_needs_is_surplus_after_a_while() {
+fn unused_depot_batches_become_surplus_after_some_visits() {
     let depot = empty();
     depot.bring(SMALL, &[1, 2]);
     let mut visits = 0;
@@ -70,7 +70,7 @@ fn what_nobody_needs_is_surplus_after_a_while() {
 }
 
 #[test]
-fn a_thread_that_stops_at_a_place_keeps_others_from_that_place_alone() {
+fn a_stalled_thread_blocks_only_the_depot_place_it_holds() {
     let depot = empty();
     depot.bring(SMALL, &[1]);
     depot.bring(SMALL, &[2]);
@@ -80,7 +80,7 @@ fn a_thread_that_stops_at_a_place_keeps_others_from_that_place_alone() {
 }
 
 #[test]
-fn a_child_of_fork_gives_up_the_place_that_a_thread_was_at_and_keeps_the_others() {
+fn a_forked_child_drops_only_the_depot_place_locked_by_another_thread() {
     let depot = empty();
     depot.bring(SMALL, &[1]);
     depot.bring(SMALL, &[2]);

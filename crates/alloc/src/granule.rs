@@ -249,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_life_is_a_word() {
+    fn life_packs_into_a_word() {
         for life in [
             Life::default(),
             Life { collapses: 3, written_ms: 5 },
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn homes_word_is_even_where_others_are_odd() {
+    fn stable_state_words_are_even_for_home_and_odd_for_copies() {
         assert!(is_readable(HOME, 0) && is_readable(HOME, 4) && !is_readable(HOME, 5));
         assert!(!is_readable(1, 0) && !is_readable(1, 4 + HELD) && is_readable(1, 4 + READ_HERE));
     }

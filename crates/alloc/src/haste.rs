@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_spent_is_earned_again_with_time() {
+    fn the_discard_budget_refills_over_time() {
         let now = now_ms() + (1 << 40);
         let gibibyte = 1 << 30;
         assert!((0..4).all(|_| may_at(now, gibibyte)));

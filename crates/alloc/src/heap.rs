@@ -413,7 +413,7 @@ mod tests {
     use crate::space::SEGMENT;
 
     #[test]
-    fn memory_of_others_at_a_place_that_was_lost_goes_back_to_them() {
+    fn jemallocs_memory_in_a_lost_segment_is_freed_to_its_arena() {
         let kind = kind::find(kind::create(kind::Plan::default(), &HOOKS).unwrap()).unwrap();
         let arena = kind.arena(0).unwrap();
         let object = arena.one(1 << 20, 1, false).unwrap();

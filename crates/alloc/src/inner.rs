@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_static_memory_and_the_last_is_had_again() {
+    fn small_requests_use_static_memory_and_the_last_block_is_reused() {
         let layout = |size, align| Layout::from_size_align(size, align).unwrap();
         // SAFETY: here and below: layouts that are not empty, and objects allocated with them.
         let first = unsafe { Inner.alloc(layout(10, 1)) };

@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_that_fits_is_taken_and_nothing_far_too_large() {
+    fn the_smallest_fitting_extent_is_reused_unless_far_too_large() {
         let kept = empty();
         for (offset, length) in [(1, 8 * MIB), (2, 5 * MIB), (3, 6 * MIB), (4, 5 * MIB)] {
             assert!(kept.put(offset, length, 0));
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_places_are_bounded_and_the_oldest_goes_first() {
+    fn kept_extents_are_bounded_and_evicted_oldest_first() {
         let kept = empty();
         assert!(kept.put(1, KEPT_MOST - MIB, 0) && !kept.put(2, 2 * MIB, 0));
         assert!(kept.take_overdue(DECAY_MS - 1).is_none());
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_another_thread_changes_is_not_waited_for() {
+    fn a_locked_list_of_kept_extents_is_skipped_instead_of_awaited() {
         let kept = empty();
         assert!(kept.put(1, MIB, 0));
         kept.with(|_| assert!(!kept.put(2, MIB, 0) && kept.take(MIB, |_| true).is_none()));

@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_has_its_errno() {
+    fn each_error_has_its_errno() {
         for (text, errno) in
             [("nowhere", libc::EINVAL), ("bind:1000", libc::ENODEV), ("near;limit=x", libc::EINVAL)]
         {

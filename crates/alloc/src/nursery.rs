@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_do_not_meet_and_each_page_has_one_class() {
+    fn objects_do_not_overlap_and_each_page_has_one_size_class() {
         let nursery = empty();
         let mut taken = Vec::new();
         for turn in 0..200 {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_aligned_to_what_divides_its_size() {
+    fn an_object_is_aligned_to_the_largest_power_of_two_dividing_its_size() {
         for class in 1..CLASSES {
             let size = size_of_class(class);
             let shared = (1_usize << size.trailing_zeros()).min(PAGE);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_cut_at_once_never_get_the_same() {
+    fn concurrent_cuts_never_return_the_same_object() {
         let nursery = empty();
         let take = || {
             let mut all = Vec::new();

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_zeroed_and_nobodys_else() {
+    fn zeroed_pieces_never_overlap() {
         let take = || (0..500).map(|_| zeroed::<[u64; 1000]>().unwrap().as_ptr() as usize);
         let threads: Vec<_> =
             (0..4).map(|_| std::thread::spawn(move || take().collect::<Vec<_>>())).collect();

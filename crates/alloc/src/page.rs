@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_followed_from_when_it_is_found_until_it_is_gone() {
+    fn an_advice_page_is_followed_until_it_disappears() {
         const HOUR: u64 = 3_600_000_000_000;
         let advised = advised("followed");
         assert!(matches!(advised.look(), Found::Nothing));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_nobody_writes_any_more_is_none() {
+    fn an_advice_page_without_recent_updates_is_ignored() {
         let advised = advised("stale");
         let _publisher = Publisher::start(&advised.path, page(0)).unwrap();
         assert!(matches!(advised.look(), Found::Nothing));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn pressure_is_of_what_a_load_takes_from_here() {
+    fn pressure_scales_the_local_load_latency() {
         let seen = seen(&page(1).nodes[0], Nanoseconds(140));
         assert_eq!((seen.load, seen.free), (Nanoseconds(350), BasisPoints(5000)));
     }

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_of_a_few_pages_has_its_weights_to_the_page() {
+    fn a_short_range_is_divided_exactly_by_weight() {
         let (bytes, _) = cut(&[3, 1], 2 * sys::PAGE, 0, 16 * sys::PAGE);
         assert_eq!(bytes, [12 * sys::PAGE, 4 * sys::PAGE]);
     }

@@ -60,7 +60,7 @@ fn step(size: usize) -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn any_sequence_of_calls_reads_what_was_written_from_every_copy(
+    fn every_copy_returns_the_written_data_after_any_sequence_of_calls(
         size in 1..5000_usize,
         granule_bits in 8..13_u32,
         collapses_most in 1..4_u64,
@@ -109,7 +109,7 @@ proptest! {
 }
 
 #[test]
-fn copies_are_made_by_readers_once_nobody_writes_and_by_sync_at_once() {
+fn readers_copy_after_a_quiet_time_and_sync_copies_at_once() {
     // A quiet time that does not elapse in this test.
     let slow = region(10_000, 4096, Rule { quiet_ms: 86_400_000, collapses_most: 2 });
     write(&slow, 4000, &[7; 200]).unwrap();
@@ -137,7 +137,7 @@ fn copies_are_made_by_readers_once_nobody_writes_and_by_sync_at_once() {
 
 /// Writers fill granules with increasing numbers, each in its own pattern; readers go from copy to copy.
 #[test]
-fn threads_that_read_while_others_write_see_granules_whole_and_never_older() {
+fn concurrent_readers_see_untorn_granules_in_increasing_order() {
     const GRANULE: usize = 512;
     const GRANULES: usize = 4;
     for rule in

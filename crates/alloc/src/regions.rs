@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_its_errno() {
+    fn each_error_has_its_errno() {
         for (text, size, errno) in [
             ("nowhere", 1, libc::EINVAL),
             (";granule=3", 1, libc::EINVAL),

@@ -153,7 +153,7 @@ mod tests {
     const OWN: usize = 1 << 47;
 
     #[test]
-    fn an_object_begins_and_goes_once() {
+    fn an_object_is_allocated_and_freed_once() {
         let at = OWN + 8 * 40;
         assert_eq!(get(at), State::Never);
         assert_eq!(goes(at), Err(State::Never));
@@ -167,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beyond_all_addresses_has_never_begun() {
+    fn addresses_beyond_the_shadow_have_no_objects() {
         assert_eq!(goes(usize::MAX - 7), Err(State::Never));
         assert!(!begins(usize::MAX - 7));
         assert_eq!(last_before(usize::MAX, 4096), None);
     }
 
     #[test]
-    fn the_end_of_a_range_ends_what_lives_there() {
+    fn ending_a_range_ends_its_live_objects() {
         let from = OWN + LEAF - 4096;
         let (live, freed, beyond) = (from + 8 * 31, from + 4096, from + 8192);
         for at in [live, freed, beyond] {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_threads_one_gives_back() {
+    fn only_one_of_several_threads_frees_an_object() {
         let at = OWN + 9 * LEAF;
         for _ in 0..200 {
             assert!(begins(at));

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_whole_pages_with_room_for_their_words() {
+    fn region_parts_are_page_aligned_and_include_their_state_words() {
         let layout = Layout::new(1, 256, 1).unwrap();
         assert_eq!((layout.data, layout.stride, layout.total), (PAGE, 2 * PAGE, 4 * PAGE));
         let layout = Layout::new((4 << 20) + 1, 4096, 3).unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_addresses_is_none() {
+    fn a_region_that_exceeds_the_address_space_is_rejected() {
         for size in [usize::MAX, usize::MAX / 2, isize::MAX as usize / 4] {
             assert_eq!(Layout::new(size, 4096, 4), None, "{size}");
         }

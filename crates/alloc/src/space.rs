@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn objects_have_segments_of_their_own_at_their_alignment() {
+    fn large_objects_get_their_own_aligned_segments() {
         assert!(ensure());
         for (bytes, alignment) in
             [(1, 1), (SEGMENT, 4096), (3 * SEGMENT + 1, 1 << 30), (1, 4 << 30)]
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_are_lost_are_nobodys_and_never_given_again() {
+    fn lost_segments_have_no_owner_and_are_not_reused() {
         assert!(ensure());
         let offset = take_object(7, 2 * SEGMENT, 1).unwrap();
         lose(offset, 2 * SEGMENT);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_told_apart() {
+    fn foreign_addresses_have_no_offset() {
         assert!(ensure());
         let local = 5_u8;
         assert_eq!(offset_of(&raw const local as usize), None);
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_there_is_is_refused() {
+    fn requests_larger_than_the_address_space_fail() {
         assert!(ensure());
         assert_eq!(take_object(7, usize::MAX, 1), None);
         assert_eq!(take_object(7, 1 << 46, 1), None);
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_code_says_what_it_was_made_of() {
+    fn a_page_code_round_trips_its_kind_and_class() {
         let code = Code::new(KINDS - 1, CLASSES - 1);
         assert_eq!((code.kind(), code.class()), (KINDS - 1, CLASSES - 1));
         assert_eq!(Code::new(0, 0), Code::NONE);

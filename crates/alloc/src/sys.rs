@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_one_mapping_may_be_moved_and_no_other() {
+    fn only_a_range_within_one_mapping_can_be_moved() {
         let from = map(16 * PAGE).unwrap().as_ptr() as usize;
         // SAFETY: mapped above.
         unsafe { (from as *mut u8).write_bytes(7, 8 * PAGE) };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_filled_and_what_another_has_put_there_stays() {
+    fn fill_maps_a_hole_and_never_replaces_another_mapping() {
         // Far below the addresses that the kernel gives to concurrent tests' mappings: it fills holes from above.
         let at = 1 << 44;
         assert!(fill(at, 16 * PAGE));

@@ -219,14 +219,14 @@ const CASES: [(&str, fn()); 9] = [
 
 /// Not a test of its own: the other tests start it.
 #[test]
-fn a_case_in_a_process_of_its_own() {
+fn runs_one_case_in_a_separate_process() {
     let wanted = std::env::var("NEARFAR_CASE").unwrap_or_default();
     CASES.iter().filter(|(name, _)| *name == wanted).for_each(|(_, case)| case());
 }
 
 fn run(case: &str, conf: &str) -> Output {
     let mut own = Command::new(std::env::current_exe().unwrap());
-    own.args(["--exact", "a_case_in_a_process_of_its_own", "--test-threads=1", "--nocapture"]);
+    own.args(["--exact", "runs_one_case_in_a_separate_process", "--test-threads=1", "--nocapture"]);
     own.env("NEARFAR_CASE", case).env("NEARFAR_CONF", conf).output().unwrap()
 }
 
@@ -252,19 +252,19 @@ fn says(case: &str, count: usize, words: &[&str]) {
 }
 
 #[test]
-fn what_is_right_is_passed_over_in_silence() {
+fn valid_use_prints_no_report() {
     says("right", 0, &[]);
 }
 
 #[test]
-fn memory_given_back_twice_is_told_and_stays_given_back_once() {
+fn a_double_free_is_reported_and_ignored() {
     says("twice", 8, &["it was freed before"]);
     says("depot", 3, &["it was freed before"]);
     says("threads", 1, &["free of 0x"]);
 }
 
 #[test]
-fn an_address_within_an_object_is_told_with_the_object() {
+fn an_interior_address_is_reported_with_its_object() {
     says(
         "within",
         24,
@@ -273,7 +273,7 @@ fn an_address_within_an_object_is_told_with_the_object() {
 }
 
 #[test]
-fn memory_from_elsewhere_is_told_and_left_alone() {
+fn freeing_foreign_memory_is_reported_and_ignored() {
     says(
         "foreign",
         7,
@@ -282,24 +282,24 @@ fn memory_from_elsewhere_is_told_and_left_alone() {
 }
 
 #[test]
-fn what_realloc_has_moved_is_given_back() {
+fn a_block_moved_by_realloc_counts_as_freed() {
     let lines = findings("resized");
     assert!(lines.len() >= 3 * 8 - 8, "{lines:#?}");
     assert!(lines.iter().all(|line| line.contains("of 0x") && line.starts_with("nearfar: ")));
 }
 
 #[test]
-fn a_kind_that_ended_gives_nothing_and_takes_nothing() {
+fn a_destroyed_kind_rejects_allocation_and_free() {
     says("ended", 4 + 5, &["its kind has ended", "there is no such kind, or it has ended"]);
 }
 
 #[test]
-fn the_preload_librarys_plain_memory_is_looked_at_alike() {
+fn plain_memory_of_the_preload_library_is_checked_too() {
     says("preload", 3, &["freed before", "byte 16 of the object of 112 bytes"]);
 }
 
 #[test]
-fn the_program_ends_where_the_configuration_says_so() {
+fn an_invalid_free_aborts_if_so_configured() {
     use std::os::unix::process::ExitStatusExt as _;
     for case in ["twice", "within", "foreign", "ended"] {
         let Output { status, stderr, .. } = run(case, "heap=near wrong=abort");

@@ -96,7 +96,7 @@ fn every_order(gives_way: usize, act: impl Fn() + Sync + Send + 'static) {
 }
 
 #[test]
-fn a_reader_on_any_node_sees_whole_values_and_none_older_than_it_has_seen() {
+fn a_reader_sees_untorn_values_in_order_on_any_node() {
     every_order(3, || {
         let granule = Granule::<2>::new();
         granule.write(1);
@@ -114,7 +114,7 @@ fn a_reader_on_any_node_sees_whole_values_and_none_older_than_it_has_seen() {
 }
 
 #[test]
-fn a_copy_that_is_made_while_others_write_is_of_what_is_at_home() {
+fn a_copy_made_during_writes_matches_the_home_granule() {
     every_order(2, || {
         let granule = Granule::<2>::new();
         granule.write(1);
@@ -132,7 +132,7 @@ fn a_copy_that_is_made_while_others_write_is_of_what_is_at_home() {
 }
 
 #[test]
-fn writers_come_one_after_the_other_and_each_is_seen() {
+fn writers_are_serialised_and_no_write_is_lost() {
     every_order(3, || {
         let granule = Granule::<2>::new();
         let other = Arc::clone(&granule);
@@ -153,7 +153,7 @@ fn writers_come_one_after_the_other_and_each_is_seen() {
 }
 
 #[test]
-fn after_sync_every_copy_is_what_was_written_before() {
+fn sync_updates_every_copy_with_earlier_writes() {
     every_order(2, || {
         let granule = Granule::<3>::new();
         granule.write(1);
@@ -173,7 +173,7 @@ fn after_sync_every_copy_is_what_was_written_before() {
 }
 
 #[test]
-fn what_a_reader_tells_another_is_never_older_there() {
+fn a_value_seen_by_one_reader_is_visible_to_the_reader_it_notifies() {
     let heard_of_the_last = std::sync::Arc::new(AtomicBool::new(false));
     let found = std::sync::Arc::clone(&heard_of_the_last);
     every_order(2, move || {
@@ -200,7 +200,7 @@ fn what_a_reader_tells_another_is_never_older_there() {
 }
 
 #[test]
-fn copies_come_back_after_a_quiet_time_and_after_so_many_collapses_never() {
+fn copies_return_after_a_quiet_time_until_the_collapse_limit() {
     loom::model(|| {
         let granule = Granule::<2>::new();
         let rule = Rule { quiet_ms: 10, collapses_most: 2 };

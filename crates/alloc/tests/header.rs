@@ -4,7 +4,7 @@
 use std::path::Path;
 
 #[test]
-fn the_header_is_that_of_the_code() {
+fn the_c_header_matches_the_code() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
     let made = cbindgen::Builder::new()

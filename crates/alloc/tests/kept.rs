@@ -54,7 +54,7 @@ fn resident(memory: *const c_void, length: usize) -> u64 {
 }
 
 #[test]
-fn a_large_object_comes_back_with_its_pages() {
+fn a_freed_large_object_is_reused_with_its_resident_pages() {
     let _default = DEFAULT.lock().unwrap_or_else(PoisonError::into_inner);
     for kind in [kind("bind:0"), kind("interleave:0"), kind("default"), NF_DEFAULT] {
         let first = filled(kind, 5 * MIB);
@@ -79,7 +79,7 @@ fn a_large_object_comes_back_with_its_pages() {
 }
 
 #[test]
-fn what_is_kept_is_bounded() {
+fn kept_memory_is_bounded() {
     let kind = kind("bind:0");
     let all: Vec<_> = (0..30).map(|_| filled(kind, 5 * MIB)).collect();
     all.into_iter().for_each(free);
@@ -96,7 +96,7 @@ fn what_is_kept_is_bounded() {
 }
 
 #[test]
-fn what_is_kept_never_stands_in_the_way_of_a_limit() {
+fn kept_memory_is_released_before_a_limit_fails_an_allocation() {
     let kind = kind("bind:0;limit=24m");
     free(filled(kind, 16 * MIB));
     assert_eq!(figures(kind).kept, 16 << 20);
@@ -112,7 +112,7 @@ fn what_is_kept_never_stands_in_the_way_of_a_limit() {
 }
 
 #[test]
-fn what_is_kept_goes_while_the_kind_is_used() {
+fn kept_memory_decays_while_the_kind_is_used() {
     let kind = kind("bind:0");
     let object = filled(kind, 8 * MIB);
     free(object);
@@ -134,7 +134,7 @@ fn what_is_kept_goes_while_the_kind_is_used() {
 }
 
 #[test]
-fn a_kind_may_end_while_it_keeps_something() {
+fn a_kind_can_be_destroyed_with_kept_memory() {
     for _ in 0..3 {
         let kind = kind("bind:0");
         free(filled(kind, 8 * MIB));
@@ -146,7 +146,7 @@ fn a_kind_may_end_while_it_keeps_something() {
 }
 
 #[test]
-fn an_object_that_has_moved_keeps_its_place() {
+fn the_old_range_of_a_moved_object_is_not_kept() {
     let kind = kind("bind:0");
     let (small, large) = (filled(kind, 5 * MIB), 200 * MIB);
     // SAFETY: `small` is not used any more.
@@ -171,7 +171,7 @@ fn a_thousand_small_objects_that_are_freed_together_are_all_kept() {
 }
 
 #[test]
-fn memory_of_the_default_counts_as_of_no_kind() {
+fn default_memory_belongs_to_no_kind() {
     let _default = DEFAULT.lock().unwrap_or_else(PoisonError::into_inner);
     let far = kind("bind:0");
     for size in [1, 100, 5000, 100_000, MIB, 5 * MIB] {

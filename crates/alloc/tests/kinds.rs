@@ -100,7 +100,7 @@ const SIZES: [usize; 16] = [
 ];
 
 #[test]
-fn what_is_allocated_is_of_its_kind_and_nobody_elses() {
+fn allocations_belong_to_their_kind_and_do_not_overlap() {
     let kinds = [kind("bind:0"), kind("near"), kind("interleave:0"), kind("default"), NF_DEFAULT];
     let mut all = Vec::new();
     for round in 0..3_u8 {
@@ -187,7 +187,7 @@ fn content_stays_when_memory_grows_shrinks_and_changes_its_kind() {
 }
 
 #[test]
-fn what_can_not_be_had_is_refused_with_its_reason() {
+fn invalid_requests_fail_with_errno_and_a_reason() {
     for (text, code, named) in [
         ("nowhere", libc::EINVAL, "nowhere"),
         ("bind:1000", libc::ENODEV, "1000"),
@@ -221,7 +221,7 @@ fn what_can_not_be_had_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_limit_is_kept_and_what_is_beyond_goes_to_the_spill() {
+fn allocations_beyond_a_limit_fail_or_go_to_the_spill() {
     let strict = kind("bind:0;limit=32m");
     let mut all = Vec::new();
     loop {
@@ -251,7 +251,7 @@ fn a_limit_is_kept_and_what_is_beyond_goes_to_the_spill() {
 }
 
 #[test]
-fn figures_tell_what_is_in_use() {
+fn statistics_report_memory_in_use() {
     let kind = kind("bind:0;limit=64m");
     let figures = || figures(kind);
     assert_eq!(figures(), nf_stats_t { limit: 64 << 20, ..nf_stats_t::default() });
@@ -272,7 +272,7 @@ fn figures_tell_what_is_in_use() {
 }
 
 #[test]
-fn threads_may_free_what_others_have_allocated() {
+fn threads_can_free_memory_allocated_by_other_threads() {
     let kind = kind("bind:0");
     for _ in 0..20 {
         let allocate = move || -> Vec<usize> {
@@ -335,7 +335,7 @@ fn kinds_may_be_destroyed_while_another_thread_asks_for_all_of_them() {
 }
 
 #[test]
-fn a_thread_that_ends_leaves_alone_what_it_has_not_used() {
+fn an_exiting_thread_flushes_only_the_size_classes_it_used() {
     let kind = kind("bind:0");
     let kept = || figures(kind).kept;
     let objects: Vec<_> = (0..100).map(|_| nf_malloc(kind, 5000)).collect();
@@ -400,7 +400,7 @@ fn threads_of_a_child_share_no_cache_with_each_other() {
 }
 
 #[test]
-fn a_child_does_not_wait_for_those_who_looked_at_a_kind_in_its_parent() {
+fn a_forked_child_does_not_wait_for_readers_of_its_parent() {
     let kind = kind("bind:0");
     // Its pages are added up for a while, and a thread with nothing smaller has no cache.
     let large = nf_malloc(kind, 512 << 20);
@@ -424,7 +424,7 @@ fn a_child_does_not_wait_for_those_who_looked_at_a_kind_in_its_parent() {
 }
 
 #[test]
-fn a_thread_does_not_have_the_error_of_an_ended_one() {
+fn a_new_thread_does_not_inherit_the_error_of_an_exited_thread() {
     let failed = || {
         // SAFETY: a string.
         assert_eq!(unsafe { nf_kind_create(c"nowhere".as_ptr()) }, NF_NONE);
@@ -467,7 +467,7 @@ fn a_child_of_a_threaded_program_can_go_on() {
 }
 
 #[test]
-fn large_memory_grows_also_where_a_part_of_it_is_mapped_apart() {
+fn large_memory_grows_although_the_kernel_has_split_its_mapping() {
     let kind = kind("bind:0");
     let mut memory = nf_malloc(kind, 8 << 20);
     fill(memory, 8 << 20, 7);

@@ -458,12 +458,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: sequences(), max_shrink_iters: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_sequence_of_calls_does_what_the_model_says(calls in calls()) {
+    fn any_sequence_of_calls_matches_the_model(calls in calls()) {
         run(&[calls]);
     }
 
     #[test]
-    fn so_do_sequences_of_several_threads(calls in prop::collection::vec(calls(), 2..5)) {
+    fn call_sequences_of_several_threads_match_the_model(calls in prop::collection::vec(calls(), 2..5)) {
         run(&calls);
     }
 }

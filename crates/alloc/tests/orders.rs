@@ -78,19 +78,19 @@ fn all_are_kept<const THREADS: usize>(first: &'static [usize], acts: [Act; THREA
 }
 
 #[test]
-fn what_threads_bring_to_a_depot_is_taken_once_and_none_is_lost() {
+fn depot_objects_are_taken_once_and_never_lost() {
     let bring_and_take = |depot: &Depot| [brought(depot, [3, 4]), taken(depot)].concat();
     all_are_kept(&[1, 2], [bring_and_take, taken], 4);
 }
 
 #[test]
-fn two_threads_that_bring_to_the_last_place_do_not_both_have_it() {
+fn two_threads_cannot_both_fill_the_last_depot_place() {
     let bring = |depot: &Depot| brought(depot, [5, 6]);
     all_are_kept(&[1, 2, 3, 4], [bring, |depot| brought(depot, [7]), taken], 7);
 }
 
 #[test]
-fn a_surplus_that_another_thread_takes_meanwhile_is_had_by_one() {
+fn a_surplus_batch_taken_concurrently_goes_to_one_thread() {
     every_order(|| {
         let depot = Arc::new(Depot::new());
         depot.bring(CLASS, &[1, 2]);
@@ -111,7 +111,7 @@ fn a_surplus_that_another_thread_takes_meanwhile_is_had_by_one() {
 }
 
 #[test]
-fn runs_of_entries_are_claimed_whole_and_by_one() {
+fn runs_of_entries_are_claimed_completely_and_by_one_thread() {
     every_order(|| {
         let entries: Arc<Vec<_>> = Arc::new((0..3).map(|_| AtomicU32::new(0)).collect());
         let claims = |entries: &Arc<Vec<AtomicU32>>, first: usize, owner: u32| {
@@ -133,7 +133,7 @@ fn runs_of_entries_are_claimed_whole_and_by_one() {
 }
 
 #[test]
-fn who_claims_what_another_has_given_up_sees_what_that_did_before() {
+fn a_claimer_sees_the_writes_made_before_the_release() {
     let claims = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let count = std::sync::Arc::clone(&claims);
     every_order(move || {

@@ -84,7 +84,7 @@ fn stats_text(kind: nf_kind_t, format: i32) -> String {
 }
 
 #[test]
-fn a_mapping_of_a_kind_is_placed_before_it_is_there() {
+fn a_kinds_mapping_gets_its_policy_before_pages_are_populated() {
     const MPOL_BIND: i32 = 2;
     let bound = kind("bind:0");
     for flags in [0, libc::MAP_POPULATE] {
@@ -106,7 +106,7 @@ fn a_mapping_of_a_kind_is_placed_before_it_is_there() {
 }
 
 #[test]
-fn what_can_not_be_mapped_or_bound_says_why() {
+fn failed_map_and_bind_calls_set_errno() {
     let bound = kind("bind:0");
     assert_eq!((map(bound, 0, libc::MAP_ANONYMOUS), errno()), (libc::MAP_FAILED, libc::EINVAL));
     // No file has this number.
@@ -138,7 +138,7 @@ fn an_object_that_grows_into_the_spill_has_the_spills_policy() {
 }
 
 #[test]
-fn an_object_may_have_a_place_of_its_own() {
+fn an_object_can_have_its_own_placement() {
     let object = placed("weighted:0=3", 3 * MIB);
     assert!(!object.is_null());
     fill(object, 3 * MIB);
@@ -171,7 +171,7 @@ fn an_object_may_have_a_place_of_its_own() {
 }
 
 #[test]
-fn nodes_are_told_with_their_memory() {
+fn nodes_are_reported_with_their_memory() {
     let mut node = nf_node_t::default();
     // SAFETY: room for one.
     assert_eq!(unsafe { nf_node(0, &raw mut node) }, 0);
@@ -197,7 +197,7 @@ fn nodes_are_told_with_their_memory() {
 }
 
 #[test]
-fn figures_are_told_as_text_and_as_json() {
+fn statistics_are_available_as_text_and_as_json() {
     let bound = kind("bind:0;limit=64m");
     let object = nf_malloc(bound, 8 * MIB);
     fill(object, 8 * MIB);
@@ -228,7 +228,7 @@ fn figures_are_told_as_text_and_as_json() {
 }
 
 #[test]
-fn residency_of_what_is_not_there_is_nothing() {
+fn unmapped_and_untouched_memory_has_no_residency() {
     assert_eq!(resident(null_mut(), 10 * MIB), 0);
     let mapped = map(NF_DEFAULT, 4 * MIB, libc::MAP_ANONYMOUS);
     assert_eq!(resident(mapped, 4 * MIB), 0);

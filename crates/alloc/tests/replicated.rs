@@ -44,7 +44,7 @@ fn destroy(region: *mut nf_replicated_t) {
 }
 
 #[test]
-fn what_is_written_is_read_and_after_sync_seen_directly() {
+fn writes_are_visible_to_reads_and_after_sync_in_views() {
     let region = create("", 10_000);
     assert!(!region.is_null(), "{}", message());
     // SAFETY: a region.
@@ -76,7 +76,7 @@ fn what_is_written_is_read_and_after_sync_seen_directly() {
 }
 
 #[test]
-fn the_ends_of_a_region_are_its_ends() {
+fn access_beyond_the_end_of_a_region_is_rejected() {
     let region = create("0", 5000);
     for (offset, length) in [(0, 5001), (4999, 2), (5001, 0), (usize::MAX, 2), (1, usize::MAX)] {
         // SAFETY: nothing is read beyond the region's end.
@@ -97,7 +97,7 @@ fn the_ends_of_a_region_are_its_ends() {
 }
 
 #[test]
-fn what_can_not_be_made_says_why() {
+fn regions_that_cannot_be_created_report_the_reason() {
     for (words, size, error, part) in [
         ("", 0, libc::EINVAL, "0 bytes"),
         ("nowhere", 1, libc::EINVAL, "nowhere"),
@@ -139,7 +139,7 @@ fn in_child(act: impl FnOnce() -> bool) {
 }
 
 #[test]
-fn a_child_of_fork_has_the_same_memory_and_ends_it_for_itself() {
+fn a_forked_child_shares_the_region_and_destroys_only_its_own_mapping() {
     let region = create("0;quiet=0ms", 100_000);
     assert_eq!(write(region, 0, b"parent"), 0);
     in_child(|| {
@@ -155,7 +155,7 @@ fn a_child_of_fork_has_the_same_memory_and_ends_it_for_itself() {
 }
 
 #[test]
-fn all_regions_are_told_of_while_others_are_made_and_in_a_child_made_meanwhile() {
+fn statistics_list_all_regions_during_creation_and_in_a_forked_child() {
     let region = create("0;quiet=1234ms", 1);
     let told = || stats(NF_JSON).contains("\"region\":\"0;quiet=1234ms\"");
     let done = AtomicBool::new(false);
@@ -179,7 +179,7 @@ fn all_regions_are_told_of_while_others_are_made_and_in_a_child_made_meanwhile()
 }
 
 #[test]
-fn limits_of_the_process_are_errors_and_not_its_end() {
+fn process_resource_limits_cause_errors_instead_of_termination() {
     in_child(|| {
         let limit = libc::rlimit { rlim_cur: 1 << 20, rlim_max: 1 << 20 };
         // SAFETY: a limit.
@@ -215,7 +215,7 @@ fn maps() -> usize {
 }
 
 #[test]
-fn thousands_come_and_go_and_leave_nothing() {
+fn thousands_of_regions_leave_no_files_or_mappings() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = open();
     let mut held: Vec<_> = (0..2000).map(|size| create("", size + 1)).collect();
@@ -232,7 +232,7 @@ fn thousands_come_and_go_and_leave_nothing() {
 }
 
 #[test]
-fn figures_of_regions_stand_beside_those_of_kinds() {
+fn statistics_include_replicated_regions() {
     let region = create("0;granule=64k;quiet=2s", 1 << 20);
     assert_eq!(write(region, 0, &[1; 70_000]), 0);
     let json: serde_json::Value = serde_json::from_str(&stats(NF_JSON)).unwrap();
@@ -249,7 +249,7 @@ fn figures_of_regions_stand_beside_those_of_kinds() {
 }
 
 #[test]
-fn rust_has_it_as_a_type_and_its_views_keep_writers_out() {
+fn the_rust_type_has_views_that_exclude_writers() {
     let mut region = Replicated::new("0", 9000).unwrap();
     assert_eq!((region.len(), region.nodes()), (9000, vec![0]));
     region.write(8990, &[5; 10]).unwrap();

@@ -30,7 +30,7 @@ fn fill_and_free(kind: nf_kind_t, count: usize, size: usize) {
 }
 
 #[test]
-fn what_is_freed_goes_back_at_once_and_binding_is_rare() {
+fn freed_memory_is_returned_immediately_with_few_mbind_calls() {
     // SAFETY: a string.
     let kind = unsafe { nf_kind_create(c"bind:0".as_ptr()) };
     let before = resident();

@@ -14,7 +14,7 @@ fn kind_of<T>(of: &T) -> u32 {
 }
 
 #[test]
-fn all_that_a_program_allocates_is_of_its_kind() {
+fn the_global_allocator_serves_all_allocations_from_its_kind() {
     let mut map: HashMap<u64, String> = HashMap::new();
     for key in 0..10_000 {
         map.insert(key, format!("value {key}"));
@@ -60,7 +60,7 @@ fn a_collection_may_be_of_another_kind() {
 }
 
 #[test]
-fn what_can_not_be_had_is_an_error() {
+fn an_unavailable_kind_or_allocation_returns_an_error() {
     assert!(Kind::new("nowhere").unwrap_err().to_string().contains("nowhere"));
     let little = Kind::new("0;limit=8m").unwrap();
     let mut bytes: VecIn<u8, _> = VecIn::new_in(&little);

@@ -84,7 +84,7 @@ fn works(kind: nf_kind_t) -> Result<(), String> {
 }
 
 #[test]
-fn without_proc_and_sys_plain_kinds_work_and_others_say_why_not() {
+fn without_proc_and_sys_only_plain_kinds_work() {
     in_sandbox(|| {
         for text in ["near", "far", "bind:0", "weighted:0=1", "capacity", "near;spill=default"] {
             match make(text) {

@@ -36,7 +36,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn variables_are_read_only_where_a_process_has_its_callers_rights() {
+fn libraries_read_variables_only_through_the_secure_wrapper() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut found = Vec::new();
     LIBRARIES.iter().for_each(|dir| sources(&root.join(dir), &mut found));

@@ -261,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_node_is_run_alone_and_the_kernels_weights_only_where_there_are_some() {
+    fn every_node_is_run_alone_and_kernel_weights_only_if_available() {
         let machine = nearfar_report::sample::report().machine;
         let names = |with| {
             candidates(&machine, with).iter().map(|of| of.name()).collect::<Vec<_>>().join(", ")

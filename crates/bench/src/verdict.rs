@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_weights_of_its_own_is_no_failure_and_a_missing_candidate_is() {
+    fn missing_kernel_weights_pass_and_a_missing_candidate_fails() {
         let mut without: Vec<_> = GOOD.to_vec();
         without.remove(3);
         assert_eq!(failed(&found(&without)), Vec::<String>::new());

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_reads_as_zero() {
+    fn discarded_memory_reads_as_zero() {
         let arena = arena();
         arena.write(512, &[&[7; 4096]]);
         arena.discard(512, 512);
@@ -341,7 +341,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 256 }))]
         #[test]
-        fn bytes_come_back_as_written(first in 0..40_usize, second in 0..1500_usize, at in 0..64_usize, seed: u8) {
+        fn bytes_are_read_back_as_written(first in 0..40_usize, second in 0..1500_usize, at in 0..64_usize, seed: u8) {
             let bytes: Vec<u8> = (0..first + second).map(|i| u8::try_from(i * 31 % 251).unwrap_or(0).wrapping_add(seed)).collect();
             let arena = arena();
             arena.write(at, &[&bytes[..first], &bytes[first..]]);

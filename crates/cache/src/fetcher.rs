@@ -139,7 +139,7 @@ mod tests {
     use crate::testkit::{config, flush, push_down};
 
     #[test]
-    fn reads_that_were_not_started_are_forgotten_and_others_complete() {
+    fn cancelled_reads_are_dropped_and_the_others_complete() {
         let folder = tempfile::tempdir().unwrap();
         let cache = Cache::new(&config(&folder.path().join("disk"), 60, Making::Inline)).unwrap();
         let key = |token: u64| format!("k{token}").into_bytes();

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_is_told_of_at_once_and_at_the_end() {
+    fn a_thread_panic_is_reported_immediately_and_at_shutdown() {
         let cache = Arc::new(Cache::new(&Config::of_bytes(8 << 20)).unwrap());
         let mut movers = Movers::start(&cache, 1).unwrap();
         let (to, from) = std::sync::mpsc::channel();

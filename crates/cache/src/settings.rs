@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_is_taken_and_memory_adds_tiers() {
+    fn each_setting_is_applied_and_each_memory_setting_adds_a_tier() {
         let settings = set(&[
             ("memory", "16m"),
             ("memory", "32m"),
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_the_way_out_and_has_an_errno() {
+    fn invalid_settings_report_the_remedy_and_an_errno() {
         for (name, value, said) in [
             ("colour", "red", "there are memory, eviction"),
             ("memory", "1q", "`1q` is not a size"),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_opened_with_what_was_set() {
+    fn a_cache_opens_with_the_given_settings() {
         let all = [("memory", "all=8m"), ("memory", "8m"), ("movers", "0")];
         let cache = set(&all).unwrap().open().unwrap();
         assert_eq!(cache.counted().unwrap().tiers.len(), 2);

@@ -113,7 +113,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
-        fn a_cut_has_room_for_the_value_and_for_little_more(
+        fn a_size_plan_fits_the_value_with_little_waste(
             slab in 16..=26_u32, before in 2..40_usize, value in 0..1_usize << 24,
         ) {
             let sizes = Sizes::new((1 << slab) / WORD);

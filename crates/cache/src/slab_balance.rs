@@ -175,13 +175,13 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_nobody_reads_gives_to_one_that_regrets() {
+    fn an_unread_class_donates_slabs_to_a_class_with_ghost_hits() {
         let loads = [load(50, 0, 0, 0), load(10, 500, 40, 900), load(9, 0, 0, 90_000)];
         assert_eq!(choose(&loads), Some((0, 1)));
     }
 
     #[test]
-    fn a_hot_class_that_has_room_for_all_its_items_keeps_it() {
+    fn a_hot_class_keeps_its_slabs_unless_the_gain_exceeds_the_cost() {
         let loads = [load(50, 0, 0, 50_000), load(10, 500, 40, 900)];
         assert_eq!(choose(&loads), None);
         // The gain must exceed half as much again as the cost.
@@ -190,14 +190,14 @@ mod tests {
     }
 
     #[test]
-    fn a_class_that_only_passes_through_gets_nothing_and_gives() {
+    fn a_class_without_rereads_donates_slabs_and_receives_none() {
         let loads = [load(30, 90_000, 0, 10), load(30, 500, 40, 9_000)];
         assert_eq!(choose(&loads), Some((0, 1)));
         assert_eq!(choose(&[load(30, 90_000, 0, 10), load(30, 0, 0, 0)]), None);
     }
 
     #[test]
-    fn a_class_with_free_slots_gives_first_and_gets_nothing() {
+    fn a_class_with_free_slots_donates_first_and_receives_none() {
         let spare = Load { spare: 128, ..load(50, 500, 400, 90_000) };
         assert_eq!(choose(&[load(10, 0, 0, 0), load(10, 500, 40, 900), spare]), Some((0, 1)));
         assert_eq!(choose(&[load(10, 500, 40, 900), spare]), Some((1, 0)));
@@ -206,20 +206,20 @@ mod tests {
     }
 
     #[test]
-    fn equals_keep_what_they_have_and_so_do_those_who_regret_by_chance() {
+    fn similar_classes_and_rare_ghost_hits_cause_no_reassignment() {
         assert_eq!(choose(&[load(30, 900, 50, 9_000), load(30, 900, 60, 9_000)]), None);
         assert_eq!(choose(&[load(30, 0, 0, 0), load(30, 900, 3, 9_000)]), None);
         assert_eq!(choose(&[]), None);
     }
 
     #[test]
-    fn the_only_slab_of_a_class_costs_all_that_is_read_there() {
+    fn the_last_slab_of_a_class_costs_all_its_hits() {
         let loads = [load(1, 900, 0, 9_000), load(60, 900, 400, 9_000)];
         assert_eq!(choose(&loads), None);
     }
 
     #[test]
-    fn what_comes_back_soon_is_regretted_and_what_comes_late_or_never_went_is_not() {
+    fn only_keys_requested_soon_after_eviction_count_as_ghost_hits() {
         let mut recent = Recent::default();
         recent.came(1);
         (0..400_u32).for_each(|key| recent.went(key, 1, (64, 32)));

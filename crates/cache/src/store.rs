@@ -213,7 +213,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
-        fn who_opens_later_begins_above_what_was_given_out(
+        fn cas_numbers_of_a_later_open_exceed_all_earlier_ones(
             opened in 0..u64::MAX / 16, after in 1_000..5_000_000_000_u64,
         ) {
             // Sixteen per microsecond.

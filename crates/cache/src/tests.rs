@@ -55,7 +55,7 @@ pub(crate) fn version_of(key: u32, found: &[u8], scratch: &mut Vec<u8>) -> Optio
 }
 
 #[test]
-fn what_can_not_be_is_refused_with_what_to_do() {
+fn impossible_configurations_are_rejected_with_the_remedy() {
     let with = |change: &dyn Fn(&mut Config)| {
         let mut config = Config::of_bytes(64 << 20);
         change(&mut config);
@@ -87,7 +87,7 @@ fn keys_and_values_that_are_too_large_are_refused_and_leave_nothing() {
 }
 
 #[test]
-fn an_edit_that_is_refused_leaves_what_was_there() {
+fn a_rejected_edit_leaves_the_old_item() {
     let cache = cache(&tiers(&[512 * KB], Eviction::S3Fifo, Making::Inline));
     cache.set(b"key", b"small").expect("it fits");
     let mut large = vec![1; cache.largest()];
@@ -102,7 +102,7 @@ fn an_edit_that_is_refused_leaves_what_was_there() {
 }
 
 #[test]
-fn what_has_expired_is_not_found_and_its_slot_comes_back() {
+fn expired_items_are_missed_and_their_slots_reclaimed() {
     let cache = cache(&tiers(&[512 * KB], Eviction::S3Fifo, Making::Inline));
     for n in 0..100_u32 {
         let meta = Meta { expires: 5, flags: n, ..Meta::default() };
@@ -119,7 +119,7 @@ fn what_has_expired_is_not_found_and_its_slot_comes_back() {
 }
 
 #[test]
-fn a_flush_to_come_takes_what_is_there_when_it_comes() {
+fn a_delayed_flush_removes_items_present_at_its_time() {
     let cache = cache(&tiers(&[512 * KB], Eviction::S3Fifo, Making::Inline));
     cache.set(b"a", b"1").expect("room");
     cache.flush(10);
@@ -135,7 +135,7 @@ fn a_flush_to_come_takes_what_is_there_when_it_comes() {
 }
 
 #[test]
-fn an_edit_sees_what_is_there_and_changes_it_at_once() {
+fn an_edit_sees_the_current_item_and_replaces_it_atomically() {
     let cache = cache(&tiers(&[512 * KB], Eviction::S3Fifo, Making::Inline));
     let mut buffer = b"first".to_vec();
     let meta = Meta { flags: 7, cas: 1, ..Meta::default() };
@@ -181,7 +181,7 @@ fn an_edit_sees_what_is_there_and_changes_it_at_once() {
 }
 
 #[test]
-fn sizes_that_come_late_find_room_all_the_same() {
+fn a_new_size_class_can_take_slabs_from_a_full_cache() {
     let cache = cache(&tiers(&[512 * KB], Eviction::S3Fifo, Making::Inline));
     for n in 0..20_000_u32 {
         cache.set(&n.to_le_bytes(), b"small").expect("room");
@@ -211,7 +211,7 @@ fn a_smaller_cache_gives_slabs_back_and_goes_on() {
 }
 
 #[test]
-fn what_leaves_the_first_tier_is_in_the_second_and_comes_back_if_read() {
+fn items_are_demoted_to_the_second_tier_and_promoted_when_read() {
     let config = tiers(&[256 * KB, 1024 * KB], Eviction::S3Fifo, Making::Inline);
     let cache = cache(&config);
     for n in 0..6_000_u32 {
@@ -245,7 +245,7 @@ fn reads_of_more_threads_than_there_are_cells_are_all_counted() {
 }
 
 #[test]
-fn what_looks_like_an_item_at_the_very_end_of_memory_leads_nowhere() {
+fn a_forged_item_header_at_the_end_of_memory_is_harmless() {
     let cache = cache(&tiers(&[256 * KB], Eviction::S3Fifo, Making::Inline));
     let space = cache.contents().space(0);
     // A stale place of a reader, in the last word of the last slab; the word is a header of the longest possible item.
@@ -267,7 +267,7 @@ fn what_looks_like_an_item_at_the_very_end_of_memory_leads_nowhere() {
 /// A slot's version wraps around after this many stores of a key that keeps its slots; a read takes that long if its
 /// thread is delayed.
 #[test]
-fn a_read_held_up_while_versions_begin_again_gives_one_item_whole() {
+fn a_read_delayed_across_a_version_wraparound_returns_an_untorn_item() {
     let cache = cache(&Config::of_bytes(8 << 20));
     let put = |n: u32| {
         let meta = Meta { flags: n, cas: n.into(), ..Meta::default() };
@@ -372,7 +372,7 @@ fn nothing_is_torn_or_stale_while_movers_move() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn it_is_a_map_while_there_is_room(steps in proptest::collection::vec((0..30_u8, 0..4_u8, 0..900_usize), 1..200)) {
+    fn below_capacity_it_behaves_like_a_map(steps in proptest::collection::vec((0..30_u8, 0..4_u8, 0..900_usize), 1..200)) {
         let cache = cache(&tiers(&[4096 * KB, 4096 * KB], Eviction::S3Fifo, Making::Inline));
         let mut map = HashMap::new();
         for (n, (key, what, length)) in steps.into_iter().enumerate() {
@@ -399,7 +399,7 @@ proptest! {
 
 /// With as few slabs as sizes, the replaced item may prevent a slab from being reassigned.
 #[test]
-fn an_edit_finds_room_though_its_own_item_stays_until_it_is_done() {
+fn an_edit_can_allocate_while_its_old_item_occupies_a_slot() {
     let cache = cache(&tiers(&[4 * 64 * KB], Eviction::S3Fifo, Making::Inline));
     let put = |key: &[u8], size: usize| {
         let mut value = vec![b'v'; size];
@@ -414,7 +414,7 @@ fn an_edit_finds_room_though_its_own_item_stays_until_it_is_done() {
 }
 
 #[test]
-fn classes_tell_what_is_in_them() {
+fn size_classes_report_their_slots_and_items() {
     let cache = cache(&tiers(&[8 * 64 * KB], Eviction::S3Fifo, Making::Inline));
     for number in 0..10 {
         Store::set(&cache, format!("key{number}").as_bytes(), b"BBBBBBBBBB", &Meta::default())

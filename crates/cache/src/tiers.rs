@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_is_whatever_stands_before_the_last_equals_sign() {
+    fn a_memory_kind_is_the_text_before_the_last_equals_sign() {
         let near: MemoryExpr = "near=4g".parse().unwrap();
         assert_eq!((near.kind.unwrap().0.as_str(), near.bytes), ("near", Bytes(4 << 30)));
         let own: MemoryExpr = "weighted:0=3,1=1=16g".parse().unwrap();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_neither_a_kind_nor_a_size_is_refused_with_what_was_written() {
+    fn invalid_memory_expressions_are_rejected_with_the_input() {
         for (text, said) in [
             ("near=", "``"),
             ("fast=1g", "fast"),

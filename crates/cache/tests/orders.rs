@@ -150,7 +150,7 @@ fn a_store_meets_a_move_of_the_same_key() {
 }
 
 #[test]
-fn stores_that_use_the_slot_again_meet_a_move_of_what_was_there() {
+fn stores_that_reuse_the_slot_meet_a_move_of_its_old_item() {
     let [a, _] = keys();
     every_order(move || {
         let cache = Arc::new(Cache::new(3));
@@ -196,7 +196,7 @@ fn a_reader_meets_a_version_that_begins_again() {
 }
 
 #[test]
-fn a_reader_meets_stores_of_a_chain_whose_chunks_are_used_again() {
+fn a_reader_meets_stores_of_a_chain_that_reuse_its_chunks() {
     let [a, _] = keys();
     every_order(move || {
         let cache = Cache::new(4);

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_time_does_not_disturb_and_that_of_others_and_the_host_does() {
+    fn only_cpu_time_of_other_programs_and_the_host_counts_as_disturbance() {
         let time = |busy, stolen, own| {
             let [busy, stolen, own] = [busy, stolen, own].map(Duration::from_millis);
             CpuTime { busy, stolen, own, cpus: 2 }

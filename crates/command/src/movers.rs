@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn mechanisms_that_are_on_are_listed_and_old_kernels_do_more() {
+    fn enabled_mechanisms_are_listed_with_effects_by_kernel_version() {
         let on = [
             ("proc/sys/kernel/numa_balancing", "3"),
             ("sys/kernel/mm/numa/demotion_enabled", "true"),

@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_makes_a_terminal_do_anything() {
+    fn control_characters_are_removed_from_output() {
         let title = "cgroup /a\u{1b}]0;mine\u{7}, \u{9b}2J";
         assert_eq!(plain(title), "cgroup /a?]0;mine?, ?2J");
         assert_eq!(plain("two\nlines\tand a tab"), "two\nlines\tand a tab");
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn of_all_sequences_colours_of_backgrounds_alone_reach_a_terminal() {
+    fn only_background_colour_sequences_reach_a_terminal() {
         let row = "a\u{1b}[48;5;236m  \u{1b}[0mb\n";
         assert_eq!(plain_but_colours(row), row);
         for other in ["[48;5;256m", "[48;5;1", "[2J", "[31m", "]0;t\u{7}", ""] {

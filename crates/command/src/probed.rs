@@ -157,7 +157,7 @@ mod tests {
     use nearfar_topology::testkit::dram_and_cxl;
 
     #[test]
-    fn every_figure_has_its_place_and_its_spread() {
+    fn every_result_is_printed_with_its_spread() {
         let text = of(&testkit::report(), &dram_and_cxl());
         for part in [
             "Measured under Linux 6.12.0.",
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_emulated_is_never_called_measured() {
+    fn emulated_results_are_never_labelled_as_measured() {
         let mut report = testkit::report();
         report.source = Source::Emulated;
         assert!(of(&report, &dram_and_cxl()).starts_with("Emulated, not measured on hardware;"));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_that_was_not_measured_says_why_once() {
+    fn the_reason_for_a_missing_curve_is_printed_once() {
         let mut report = testkit::report();
         for pair in &mut report.pairs {
             pair.loaded = LoadedCurve { points: Vec::new(), not_measured: Some("one CPU".into()) };

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn without_landlock_the_rest_is_enforced_and_the_lack_is_told() {
+    fn without_landlock_the_other_restrictions_apply_and_the_lack_is_reported() {
         let landlock = [
             libc::SYS_landlock_create_ruleset,
             libc::SYS_landlock_add_rule,
@@ -334,13 +334,13 @@ mod tests {
     }
 
     #[test]
-    fn a_user_that_is_not_there_is_named() {
+    fn an_unknown_user_is_reported_by_name() {
         let error = user("no-such-user").unwrap_err().to_string();
         assert!(error.contains("--user no-such-user: no such user"), "{error}");
     }
 
     #[test]
-    fn no_call_is_refused_twice() {
+    fn no_system_call_is_listed_twice_in_the_filters() {
         let once: std::collections::BTreeSet<_> = REFUSED.iter().chain(&FOR_DISKS).collect();
         assert_eq!(once.len(), REFUSED.len() + FOR_DISKS.len());
     }

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paragraphs_are_as_wide_as_the_terminal_up_to_what_can_be_read() {
+    fn paragraphs_fill_the_terminal_width_up_to_a_readable_maximum() {
         let of = |columns| Terminal { columns, ..Terminal::default() }.paragraph();
         assert_eq!([of(40), of(80), of(100), of(120), of(1000)], [40, 80, 100, 120, 120]);
     }

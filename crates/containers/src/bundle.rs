@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_are_read() {
+    fn name_annotations_cpuset_and_policy_are_parsed() {
         let config = Config::parse(TEXT).unwrap();
         assert_eq!(config.name(), Some("db"));
         assert_eq!(config.annotations()["nearfar.io/memory"], "far");

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn words_for_nodes_follow_the_cpus_of_the_container() {
+    fn node_keywords_resolve_relative_to_the_containers_cpus() {
         let mut machine = machine([node(0).cpus(0..2), node(1).cpus(2..4), node(2), node(3)]);
         for (from, to, distance) in [
             (0, 0, 10),

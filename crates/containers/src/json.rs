@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_edited_keeps_its_text() {
+    fn unedited_json_keeps_its_text() {
         let text = r#"{"z":1.50,"a":{"y":18446744073709551615,"x":"\u003c"},"l":[1e3, null]}"#;
         let mut object = Object::parse(text).unwrap();
         assert_eq!(serde_json::to_string(&object).unwrap(), text);

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_those_of_the_kernel() {
+    fn policy_texts_match_numa_maps() {
         for (text, mode, nodes, rest) in [
             ("default anon=1", Mode::Default, "", " anon=1"),
             ("bind=static:0 file=/bin/sh", Mode::Bind, "0", " file=/bin/sh"),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oci_form_leaves_out_what_is_empty() {
+    fn the_oci_form_omits_empty_fields() {
         let bind = MemoryPolicy::from_numa_maps("bind:0-1").unwrap().0;
         let text = serde_json::to_string(&bind.oci()).unwrap();
         assert_eq!(text, r#"{"mode":"MPOL_BIND","nodes":"0-1"}"#);
@@ -262,7 +262,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_forms_read_back(policy in any_policy()) {
+        fn both_policy_forms_round_trip(policy in any_policy()) {
             prop_assert_eq!(MemoryPolicy::from_oci(&policy.oci()), Some(policy.clone()));
             let text = format!("{policy} anon=1");
             prop_assert_eq!(MemoryPolicy::from_numa_maps(&text), Some((policy, " anon=1")));

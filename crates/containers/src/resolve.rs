@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_kinds_name_the_annotation_and_what_there_is() {
+    fn absent_kinds_are_reported_with_the_annotation_and_the_existing_nodes() {
         for text in ["hbm", "bind:7", "interleave:near,pmem", "capacity-ish"] {
             let request = Request::read(
                 &[("nearfar.io/memory".to_string(), text.to_string())].into(),

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn no_limit_is_told_apart_from_nonsense() {
+    fn an_empty_cpuset_means_no_limit_and_an_invalid_one_is_rejected() {
         let machine = testkit::dram_and_cxl();
         let fs = FakeFs::new(Tree::new());
         let of = |mems, cpus| Seat::new(&machine, (mems, cpus), &Request::default(), &fs);

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_no_mapping_has_is_wrong_with_the_one_in_force() {
+    fn a_policy_mismatch_is_reported_with_the_policy_in_force() {
         let ignored = BOUND.replace("bind=static:1", "default");
         for (maps, wanted, part) in [
             (ignored.as_str(), "bind=static:1", "policy default, not bind=static:1; the runtime"),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn bound_pages_elsewhere_are_wrong_and_interleaved_ones_may_fall_back() {
+    fn misplaced_pages_are_wrong_under_bind_and_allowed_under_interleave() {
         let moved = BOUND.replace("N1=3", "N0=3");
         let report = judge(&moved, &policy("bind=static:1"));
         assert!(report.to_string().contains("3 anonymous pages are on nodes 0"), "{report}");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_touched_and_nothing_read_are_told_apart() {
+    fn untouched_memory_is_distinguished_from_unreadable_maps() {
         let maps = "7f0000000000 interleave:0-1\n";
         assert_eq!(judge(maps, &policy("interleave:0-1")).verdict, Verdict::NotTouched);
         assert_eq!(judge("", &policy("bind:0")).verdict.word(), "unknown");

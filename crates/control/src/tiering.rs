@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_forgets_counts_exchanges_and_rests_in_this_order() {
+    fn a_scan_clears_bits_then_counts_then_exchanges_then_idles() {
         let mut pages = full();
         let mut tiering = Loop::new(goals(), pages.count);
         let mut now = Nanoseconds(0);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn near_memory_short_of_room_has_the_next_look_come_sooner_unless_the_machine_sees_to_it() {
+    fn low_free_near_memory_schedules_a_scan_unless_the_kernel_demotes() {
         for keeps in [false, true] {
             let mut pages = full();
             pages.keeps = keeps;
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn where_near_pages_are_known_by_age_room_is_made_without_a_look() {
+    fn aged_near_pages_are_demoted_without_a_scan() {
         let mut pages = full();
         (pages.keeps, pages.parts) = (false, [4, 16]);
         let mut tiering = Loop::new(goals(), pages.count);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_far_nothing_is_touched() {
+    fn without_pages_in_far_memory_no_scan_runs() {
         let mut pages = full();
         pages.count.near.free = Bytes(90 * MIB);
         pages.count.far.free = pages.count.far.total;
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_fails_is_asked_again() {
+    fn a_failed_tick_is_retried() {
         let mut pages = full();
         let mut tiering = Loop::new(goals(), pages.count);
         pages.fails = true;

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_of_one_boundary_ends_before_that_of_another_begins_and_both_have_their_turns() {
+    fn scans_of_two_tier_boundaries_alternate_without_overlap() {
         let (pages, turns) = run(2, 200);
         let mut under_way = None;
         for (turn, what) in &pages.did {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn one_boundary_has_all_turns_and_none_does_nothing() {
+    fn a_single_boundary_gets_every_turn_and_none_does_nothing() {
         assert!(run(1, 40).0.did.iter().all(|(turn, _)| *turn == 0));
         assert!(run(0, 3).0.did.is_empty());
     }

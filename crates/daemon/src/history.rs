@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_kept_once_until_it_changes_and_the_oldest_go() {
+    fn history_records_each_change_of_reason_and_drops_the_oldest() {
         let mut history = History::default();
         for (at_s, about, reason) in [
             (1, "0 over 1", "seeks"),

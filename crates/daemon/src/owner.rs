@@ -275,7 +275,7 @@ mod tests {
     use nearfar_topology::Tree;
 
     #[test]
-    fn a_lock_without_a_record_is_not_waited_for_long_and_its_process_is_named() {
+    fn a_lock_without_a_record_times_out_and_its_holder_is_reported() {
         let (dir, fs) = (tempfile::tempdir().unwrap(), TreeFs(Tree::new()));
         let journal = Journal::new(dir.path(), &fs, "/");
         let file = dir.path().join("moves-pages.claim");

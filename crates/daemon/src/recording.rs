@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_moved_while_recording_is_in_the_record() {
+    fn migrations_during_a_recording_are_recorded() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.nfr");
         let mut recording = Recording::create(&path, &testkit::header()).unwrap();

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_that_do_not_run_say_how_they_start_or_why_they_ended() {
+    fn stopped_services_report_the_start_command_or_the_reason_of_their_end() {
         let services = vec![
             one(Service::Tier, None, None, None),
             one(Service::Balance, None, Some("no memory is left".into()), None),

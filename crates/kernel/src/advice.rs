@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_read_until_it_is_gone() {
+    fn a_published_page_is_readable_until_the_publisher_ends() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("nearfar/advice");
         assert!(Reader::open(&path).unwrap().is_none());
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_page_is_left_alone() {
+    fn a_file_that_is_not_an_advice_page_is_not_modified() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notes");
         for text in [String::from("mine"), "x".repeat(advice::WORDS * 8)] {

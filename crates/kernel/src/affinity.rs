@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_runs_where_it_is_told() {
+    fn set_affinity_restricts_the_thread_to_the_given_cpus() {
         let first = get().unwrap()[0];
         let inside = std::thread::spawn(move || {
             set(&[first]).unwrap();

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_them_has_none() {
+    fn a_kernel_without_balancing_files_yields_no_settings() {
         let fs = FakeFs::default();
         assert_eq!((numa_balancing(&fs).unwrap(), demotion_enabled(&fs).unwrap()), (None, None));
         assert_eq!(Migrations::read(&fs).unwrap(), Migrations::default());

@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_without_the_controller_says_so() {
+    fn a_system_without_the_memory_controller_is_unsupported() {
         let only_cpu = [V2[0], ("sys/fs/cgroup/cgroup.controllers", "cpu pids")];
         for fs in [system(&[]), system(&only_cpu)] {
             assert!(matches!(Hierarchy::find(&fs), Err(CgroupError::Unsupported)));
@@ -489,7 +489,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_count_or_passed_over(
+        fn parsing_any_numa_stat_text_does_not_panic(
             text in "((hierarchical_)?(anon|file)(=[0-9]{1,20})?|[ -~]{0,8}| N[0-9]{1,6}=[0-9]{1,21}|\n){0,40}",
         ) {
             understand(&text, Version::V1);

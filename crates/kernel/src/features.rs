@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn every_feature_has_one_row_and_every_row_says_all() {
+    fn every_feature_has_exactly_one_complete_table_row() {
         for row in TABLE {
             assert_eq!(TABLE.iter().filter(|other| other.feature == row.feature).count(), 1);
             assert_eq!(TABLE.iter().filter(|other| other.name == row.name).count(), 1);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn files_show_what_is_there() {
+    fn features_are_detected_from_files() {
         let features = recorded(&[
             ("sys/kernel/mm/mempolicy/weighted_interleave/node0", "1"),
             ("sys/devices/system/node/node1/access0/initiators/read_latency", "250"),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_in_no_file_is_found_in_the_kernels_types() {
+    fn features_without_files_are_detected_from_kernel_types() {
         let admin = ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0");
         let features = recorded(&[admin, (BTF, "x\0DAMOS_MIGRATE_HOT\0damos_migrate_destsX\0")]);
         assert!(features.has(Feature::DamonMigrate));
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_call_was_not_asked() {
+    fn a_call_without_permission_leaves_the_feature_unknown() {
         let fs = TreeFs(Tree::new());
         let asking = Asking { fs: &fs, asked: Asked::Live, types: OnceCell::new() };
         let refused = || Err(io::ErrorKind::PermissionDenied.into());
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_the_live_system_leaves_our_policy_as_it_was() {
+    fn probing_the_live_system_leaves_the_memory_policy_unchanged() {
         let before = mempolicy::get().unwrap();
         let features = Features::detect(&RootFs::live().unwrap(), Asked::Live);
         assert_eq!(mempolicy::get().unwrap(), before);

@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_in_order_and_say_what_each_name_is() {
+    fn directory_lists_are_sorted_and_include_the_entry_kind() {
         let (dir, fs) = root();
         symlink("a", dir.path().join("root/sys/link")).unwrap();
         std::fs::write(dir.path().join("root/sys/b"), "").unwrap();

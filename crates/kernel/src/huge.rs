@@ -125,7 +125,7 @@ mod tests {
     use nearfar_policy::traffic::Process;
 
     #[test]
-    fn a_huge_page_of_ours_is_split_and_joined_where_there_are_any() {
+    fn own_huge_pages_can_be_split_and_collapsed_if_available() {
         match offers() {
             // Linux 6.1 and newer support both.
             Ok(found) => assert_eq!(found, Offers { split: true, join: true }),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_no_process_has_is_refused() {
+    fn unmapped_addresses_are_rejected() {
         let us = Owner::open(std::process::id()).unwrap();
         let page = Page { process: Process(us.pid()), number: u64::MAX };
         assert_eq!(split(&us, page).unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_only_holder_learns_so() {
+    fn a_lease_reports_if_it_is_the_only_one() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("run.lease");
         let turn = Turn::wait(&file).unwrap();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_of_anyone_are_apart_from_those_that_keep_a_setting() {
+    fn shared_leases_are_separate_from_those_that_keep_a_setting() {
         let dir = tempfile::tempdir().unwrap();
         let (file, anyone) = (dir.path().join("run.lease"), dir.path().join("run.anyone"));
         assert!(Lease::of_anyone(&anyone).is_err(), "not created by who only relies");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_user_who_may_change_the_setting_can_hold_the_files() {
+    fn lease_files_are_private_to_their_owner() {
         use std::os::unix::fs::PermissionsExt as _;
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("run.lease");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_another_keeps_ends_in_an_error_that_names_it() {
+    fn a_held_turn_returns_an_error_with_its_holder() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("run.lease");
         let _kept = Turn::wait(&file).unwrap();

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_that_the_list_leaves_out_is_found_by_its_descriptor_here() {
+    fn a_lock_missing_from_proc_locks_is_found_by_its_descriptor() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let held = Lock::take(&path, NOW).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_holder_is_found_by_its_descriptors_where_the_list_has_other_numbers() {
+    fn a_lock_holder_is_found_by_descriptors_despite_other_device_numbers() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         fs::write(&path, "").unwrap();

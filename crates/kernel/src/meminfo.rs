@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_zero() {
+    fn missing_meminfo_values_are_zero() {
         assert_eq!(Meminfo::parse("Node 0 MemTotal: x kB\nNode 0 MemFree:"), Meminfo::default());
     }
 

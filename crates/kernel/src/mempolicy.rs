@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_numa_balancing_looks_at_is_bound_as_well() {
+    fn bind_with_numa_balancing_sets_the_bind_policy() {
         let bound = std::thread::spawn(|| {
             bind_and_balance(&[NodeId(0)].into_iter().collect()).unwrap();
             get()
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_node_linux_can_have_has_its_bit() {
+    fn the_node_mask_includes_the_highest_linux_node() {
         let (_, mask) = Policy::Bind(nodes(&[0, 63, 64, 1023])).raw();
         assert_eq!(mask[0], 1 | 1 << 63);
         assert_eq!((mask[1], mask[15]), (1, 1 << 63));
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_set_is_the_policy_in_force_in_this_thread_alone() {
+    fn set_changes_only_the_policy_of_the_calling_thread() {
         let before = get().unwrap();
         let inside = apart(|| {
             set(&Policy::Bind(nodes(&[0]))).unwrap();
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_are_not_there_are_refused_with_the_way_to_look() {
+    fn absent_nodes_are_rejected_with_a_hint_at_the_allowed_list() {
         let error = apart(|| set(&Policy::Bind(nodes(&[1023]))).unwrap_err()).to_string();
         assert!(error.contains("node 1023") && error.contains("Mems_allowed_list"), "{error}");
     }
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn binding_what_is_not_mapped_names_the_call() {
+    fn binding_unmapped_memory_returns_an_error_with_the_call() {
         let error = bind(1 << 12, 1 << 12, &Policy::Bind(nodes(&[0])), Existing::Stay).unwrap_err();
         assert!(error.to_string().contains("mbind"), "{error}");
     }

@@ -51,7 +51,7 @@ mod tests {
     use crate::fs::{RootFs, TreeFs};
 
     #[test]
-    fn a_range_counts_by_its_own_pages_and_what_has_no_flags_by_none() {
+    fn the_reclaimable_share_is_sampled_from_the_ranges_own_page_flags() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("proc")).unwrap();
         // A thousand pages: the first half is the kernel's, of the rest every second one is a program's.

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_page_begins_where_it_should_and_goes_on_in_its_middle() {
+    fn a_huge_page_needs_an_aligned_head_and_a_tail_in_its_middle() {
         // Pages 5, 600 and 1100 at frames that fit, 1600 at one that does not.
         let pages = [(5, 512 + 5), (600, 1024 + 88), (1100, 2048 + 76), (1600, 3000)];
         // The first is one compound page, the second ends before its middle, the third consists of small ones.
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_pages_are_somewhere_and_what_is_not_mapped_is_nowhere() {
+    fn mapped_pages_have_a_node_and_unmapped_pages_have_none() {
         let memory = vec![1_u8; 64 << 10];
         let first = memory.as_ptr().addr() as u64 / PAGE + 1;
         let fs = RootFs::live().unwrap();

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn losses_beyond_all_counting_are_the_most_there_are() {
+    fn the_loss_count_saturates() {
         let mut drained = Drained::default();
         drained.take(Record::Trace { length: u64::MAX, truncated: true, collisions: true });
         assert_eq!(drained.lost, 2);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_seen_with_address_and_thread_and_those_before_and_after_are_not() {
+    fn faults_are_sampled_with_address_only_between_start_and_stop() {
         let mut sampler = Sampler::open("page-faults", faults(1), &Scope::Own).unwrap();
         touch_fresh(64).unwrap();
         assert_eq!(sampler.read(), Drained::default(), "not started");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_period_gives_fewer_samples_and_a_full_ring_says_what_it_lost() {
+    fn longer_periods_yield_fewer_samples_and_full_rings_report_losses() {
         let count = |period, pages| {
             let mut sampler = Sampler::open("page-faults", faults(period), &Scope::Own).unwrap();
             sampler.start().unwrap();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_counts_and_what_there_is_not_is_refused_by_name() {
+    fn counters_are_readable_and_unknown_events_are_rejected_by_name() {
         let context_switches = Event { kind: kind::SOFTWARE, config: 3, ..Event::default() };
         let counter = Counter::open("context-switches", context_switches, CpuId(0));
         match counter {

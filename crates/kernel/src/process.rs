@@ -308,13 +308,13 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_only_to_be_waited_for_does_not_live() {
+    fn a_zombie_does_not_count_as_alive() {
         let fs = processes(&[(10, "10 (a) Z) S 1 1"), (11, "11 (b) Z 10 1")]);
         assert_eq!([10, 11, 12].map(|pid| lives(&fs, pid)), [true, false, false]);
     }
 
     #[test]
-    fn a_circle_of_parents_ends() {
+    fn a_cycle_of_parent_pids_terminates() {
         let fs = processes(&[(10, "10 (a) S 11 1"), (11, "11 (b) S 10 1")]);
         assert_eq!(tree(&fs, 10).unwrap(), [10, 11]);
     }
@@ -330,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_stat_or_not(text in "\\PC{0,60}") {
+        fn parsing_any_stat_text_does_not_panic(text in "\\PC{0,60}") {
             let _ = parent(&text);
         }
     }

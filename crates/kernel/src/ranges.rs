@@ -189,13 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_goes_offline_is_gone_at_the_next_look() {
+    fn offline_memory_blocks_are_excluded() {
         let blocks = [(0, 0, "online"), (32, 1, "going-offline"), (33, 1, "offline")];
         assert!(!of_nodes(&machine(&blocks, None)).unwrap().contains_key(&NodeId(1)));
     }
 
     #[test]
-    fn without_blocks_one_node_has_it_all_and_several_are_not_guessed() {
+    fn without_memory_blocks_a_single_node_has_all_ranges() {
         let mut tree = Tree::new();
         tree.insert("proc/iomem", IOMEM);
         tree.insert(&format!("{NODES}/node0/cpulist"), "0");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_is_none_is_shown() {
+    fn an_invalid_block_size_is_reported() {
         let mut fs = machine(BLOCKS, None);
         for bad in ["0", "", "big"] {
             fs.0.insert(&format!("{MEMORY}/block_size_bytes"), bad);
@@ -234,7 +234,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_iomem_or_not(text in "([0-9a-f]{1,17}-[0-9a-f]{1,17} : System RAM\n|[ -~]{0,20}\n){0,20}") {
+        fn parsing_any_iomem_text_does_not_panic(text in "([0-9a-f]{1,17}-[0-9a-f]{1,17} : System RAM\n|[ -~]{0,20}\n){0,20}") {
             let ranges = system_ram(&text);
             prop_assert!(ranges.iter().all(|range| !range.is_empty() && range.start % PAGE == 0));
         }

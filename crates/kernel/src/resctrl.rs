@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nodes_bytes_are_those_of_its_caches_in_all_groups() {
+    fn node_bytes_are_summed_over_caches_and_groups() {
         let (fs, machine) = recorded();
         let counters = Counters::find(&fs, &machine).unwrap();
         assert_eq!(counters.file(), "mbm_total_bytes");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_what_was_counted_over_time() {
+    fn rates_are_counter_differences_over_time() {
         let (fs, machine) = recorded();
         let counters = Counters::find(&fs, &machine).unwrap();
         let before = counters.read(&fs);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_the_nodes_own_are_taken_where_they_are_counted() {
+    fn local_byte_counters_are_preferred_if_every_cache_has_them() {
         let local =
             [0, 1, 2, 3].map(|id| format!("sys/fs/resctrl/mon_data/mon_L3_0{id}/mbm_local_bytes"));
         let changes: Vec<_> = local.iter().map(|path| (path.as_str(), "5")).collect();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_not_mounted_or_counts_nothing_there_are_none() {
+    fn without_resctrl_or_usable_counters_none_are_found() {
         let (_, machine) = recorded();
         assert_eq!(Counters::find(&TreeFs(Tree::new()), &machine), None);
         let mute = with(&[("sys/fs/resctrl/mon_data/mon_L3_03/mbm_total_bytes", "Unavailable")]);

@@ -210,7 +210,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_range_counts_what_was_touched_to_the_byte() {
+    fn range_residency_counts_touched_bytes_exactly() {
         let mut memory = vec![0_u8; 64 << 20];
         let at = memory.as_ptr() as usize;
         memory[..10 << 20].fill(1);
@@ -262,7 +262,7 @@ VmFlags: rd wr sh
     }
 
     #[test]
-    fn a_tree_adds_up_and_says_whom_it_could_not_read() {
+    fn tree_residency_is_summed_and_unreadable_processes_are_counted() {
         struct Closed(TreeFs);
         impl Fs for Closed {
             fn read(&self, path: &str) -> Result<Option<String>, FsError> {

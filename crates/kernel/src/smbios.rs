@@ -142,7 +142,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         #[test]
-        fn any_bytes_are_some_modules_or_none(bytes: Vec<u8>, length: u8, rest: Vec<u8>) {
+        fn parsing_any_smbios_bytes_does_not_panic(bytes: Vec<u8>, length: u8, rest: Vec<u8>) {
             parse(&bytes);
             parse(&[&[17, length], &rest[..]].concat());
         }

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_files_are_those_of_smdks_daemon_and_follow() {
+    fn the_files_match_smdks_daemon_and_are_updated() {
         let dir = tempfile::tempdir().unwrap();
         let below = dir.path().join("tierd");
         let mut claim = Claim::take(&dir.path().join("page")).unwrap();

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn transparent_huge_pages_are_of_any_kind() {
+    fn transparent_huge_pages_of_all_kinds_are_summed() {
         let mut tree = nearfar_topology::Tree::new();
         let text = "5600-7ff0 ---p 00000000 00:00 0 [rollup]\nRss: 9000 kB\nAnonHugePages:    4096 kB\n\
             ShmemPmdMapped:  2048 kB\nFilePmdMapped: 0 kB\n";

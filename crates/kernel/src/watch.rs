@@ -212,13 +212,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_shows_as_a_shell_shows_it() {
+    fn a_signal_maps_to_the_shells_exit_status() {
         assert_eq!(Ended::Signal(15).shell_status(), 143);
         assert_eq!(Ended::Status(7).shell_status(), 7);
     }
 
     #[test]
-    fn what_stops_a_job_and_what_faults_raise_is_not_waited_for() {
+    fn job_control_and_fault_signals_are_not_watched() {
         let watched = watched();
         assert!(watched.contains(&libc::SIGTERM) && watched.contains(&libc::SIGCHLD));
         assert!(!watched.contains(&libc::SIGTSTP) && !watched.contains(&libc::SIGSEGV));

@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_weighted_interleave_says_what_it_needs() {
+    fn a_kernel_without_weighted_interleave_reports_the_required_version() {
         let fs = FakeFs::default();
         let error = read(&fs).unwrap_err().to_string();
         assert!(error.contains("6.9") && error.contains("weighted_interleave"), "{error}");
     }
 
     #[test]
-    fn nodes_without_a_weight_and_texts_that_are_none_are_named() {
+    fn nodes_without_weights_and_invalid_weights_are_reported() {
         let fs = FakeFs::interleaving(&[(0, 1)], None);
         let error = changes(&read(&fs).unwrap(), &weights(&[(7, 1)])).unwrap_err().to_string();
         assert!(error.contains("node7"), "{error}");

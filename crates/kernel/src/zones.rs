@@ -88,7 +88,7 @@ mod tests {
     use nearfar_topology::Tree;
 
     #[test]
-    fn watermarks_and_what_is_kept_for_others_are_not_to_be_had() {
+    fn usable_free_memory_excludes_watermarks_and_lowmem_reserves() {
         let text = "Node 0, zone      DMA\n  per-node stats\n      nr_inactive_anon 7\n  pages free     3840\n        boost    0\n        min      9\n        low      12\n        high     15\n        promo    18\n        protection: (0, 1500, 4000, 4000, 4000)\n      nr_free_pages 3840\n    cpu: 0\n              count: 0\n              high:  0\n\
             Node 0, zone    DMA32\n  pages free     42050\n        low      3042\n        high     3650\n        protection: (0, 0, 0, 0, 0)\n    cpu: 0\n              high:  5000\n\
             Node 12, zone  Movable\n  pages free     10\n        high     32\n        protection: (0, 0, 0, 0, 0)\n";
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_counts_nothing() {
+    fn malformed_zoneinfo_counts_as_zero() {
         let mut tree = Tree::new();
         tree.insert("proc/zoneinfo", "pages free 7\nNode x, zone DMA\n pages free -1\nNode\n protection: (,)\nNode 3, zone\n pages free 99999999999999999999\n");
         assert_eq!(usable_free(&TreeFs(tree)).unwrap(), [(NodeId(3), Bytes(0))].into());

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_has_the_form_of_cdi() {
+    fn a_file_follows_the_cdi_specification() {
         let json = serde_json::to_value(spec(&placement(1), "ab")).unwrap();
         let expected = serde_json::json!({
             "cdiVersion": "0.6.0",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_others_are_not_ours_and_a_missing_directory_has_none() {
+    fn the_list_omits_files_of_other_vendors_and_accepts_a_missing_directory() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Store::new(dir.path().join("none")).list().unwrap(), []);
         for name in ["nvidia.json", "nearfar.io-memory_.json", "nearfar.io-memory_a.yaml"] {

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_facts_stay_unknown_and_nodes_without_memory_are_none() {
+    fn unknown_attributes_are_omitted_and_nodes_without_memory_are_no_devices() {
         let plain = machine([node(0).cpus(0..2).gib(4), node(1).gib(0), node(2).mib(1)]);
         let devices = devices(&plain, &Reserves::new());
         assert_eq!(devices.len(), 1, "{devices:?}");
@@ -207,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_capacity_is_in_steps_and_within_the_node(sizes in prop::collection::vec(0u64..1 << 40, 1..6), reserved in 0u64..1 << 40) {
+        fn a_capacity_is_a_multiple_of_the_step_within_the_node(sizes in prop::collection::vec(0u64..1 << 40, 1..6), reserved in 0u64..1 << 40) {
             let nodes = sizes.iter().zip(0u16..).map(|(size, id)| node(id).bytes(*size));
             let machine = machine(nodes);
             let reserves = [(Place::Kind(MemoryKind::Dram), Bytes(reserved))].into();

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_valid_values_and_absent_kinds_have_none() {
+    fn labels_have_valid_values_and_absent_kinds_have_no_label() {
         let labels = labels(&dram_and_cxl());
         let value = |key: &str| labels[&format!("nearfar.io/{key}")].as_deref();
         assert_eq!((value("dram"), value("cxl"), value("hbm")), (Some("true"), Some("true"), None));

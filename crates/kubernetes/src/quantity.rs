@@ -68,7 +68,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn all_forms_of_kubernetes_are_read() {
+    fn every_form_of_a_kubernetes_quantity_parses() {
         for (read, bytes) in [
             ("17179869184", 16 << 30),
             ("16Gi", 16 << 30),

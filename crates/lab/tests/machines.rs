@@ -14,7 +14,7 @@ fn machines(args: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn the_json_of_the_built_in_machines_is_as_recorded() {
+fn the_json_of_the_built_in_machines_matches_the_recorded_one() {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/machines.json");
     let (status, json, _) = machines(&["--json"]);
     assert_eq!(status, 0);
@@ -42,7 +42,7 @@ fn the_table_names_every_node_and_how_its_bandwidth_is_shared() {
 }
 
 #[test]
-fn a_bad_machine_is_one_line_and_status_2() {
+fn an_invalid_machine_is_one_line_of_error_and_status_2() {
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("mine.toml");
     let text = include_str!("../../../lab/machines/cxl-2tier.toml");
@@ -69,7 +69,7 @@ fn a_bad_machine_is_one_line_and_status_2() {
 }
 
 #[test]
-fn output_that_cant_be_written_is_an_error() {
+fn failure_to_write_output_is_an_error() {
     let full = std::fs::File::options().write(true).open("/dev/full").expect("/dev/full opens");
     let output = Command::new(env!("CARGO_BIN_EXE_nearfar-lab"))
         .arg("machines")

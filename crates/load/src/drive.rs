@@ -369,13 +369,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_counted_as_missed() {
+    fn missing_records_are_counted_as_misses() {
         let report = run(&mut Remembers::default(), &COMMON, &of("c", 50), &mut |_| {}).unwrap();
         assert_eq!((report.operations, report.missed), (50, 50));
     }
 
     #[test]
-    fn windows_add_up_to_the_whole_and_the_hot_set_moves_when_told() {
+    fn windows_sum_to_the_total_and_the_hot_set_moves_at_the_given_interval() {
         let mut store = Remembers::default();
         let mut seen = 0;
         let report = run(&mut store, &COMMON, &of("a", 1000), &mut |_| seen += 1).unwrap();
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_rests_counts_the_time_at_work_alone() {
+    fn a_run_with_pauses_counts_only_the_time_at_work() {
         let mut resting = of("c", 2000);
         resting.busy_percent = 1;
         let report = run(&mut Remembers::default(), &COMMON, &resting, &mut |_| {}).unwrap();
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_refuses_ends_the_run() {
+    fn a_refused_store_ends_the_run() {
         let refused = run(&mut Remembers::default(), &COMMON, &of("e", 10), &mut |_| {});
         assert!(refused.unwrap_err().to_string().contains("no scans"));
     }

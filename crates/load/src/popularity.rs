@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_records_have_their_shares() {
+    fn zipfian_gives_the_first_records_their_probabilities() {
         let counts = counts(Popularity::Zipfian, 1000);
         for first in [1, 2, 10, 100, 500] {
             let drawn: u32 = counts[..usize::try_from(first).unwrap()].iter().sum();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn scrambled_covers_the_space_and_its_popular_records_lie_apart() {
+    fn scrambled_covers_all_records_and_spreads_the_popular_ones() {
         let counts = counts(Popularity::Scrambled, 500);
         assert!(counts.iter().all(|count| *count > 0), "every record is asked for");
         let first = usize::try_from(fnv64(0) % 500).unwrap();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn latest_asks_for_the_last_record_most_and_follows_inserts() {
+    fn latest_prefers_the_last_record_and_follows_inserts() {
         let mut chooser = Chooser::new(Popularity::Latest, 100, 0);
         let mut random = Random::new(1);
         for records in [100u64, 150, 1000] {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn uniform_asks_for_all_alike() {
+    fn uniform_chooses_all_records_equally_often() {
         assert!(counts(Popularity::Uniform, 100).iter().all(|count| is_share(*count, 0.01)));
     }
 
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn names_read_back_and_others_are_refused() {
+    fn names_parse_and_unknown_ones_are_refused() {
         for name in ["zipfian", "scrambled", "latest", "uniform", "hotspot:5:95"] {
             assert_eq!(name.parse::<Popularity>().unwrap().to_string(), name);
         }
@@ -263,7 +263,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_records_that_are_there_are_chosen_and_the_same_seed_chooses_the_same(
+        fn only_existing_records_are_chosen_and_a_seed_determines_them(
             popularity in any(), records in 1u64..300, more in 0u64..50, seed: u64,
         ) {
             let run = || {

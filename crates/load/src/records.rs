@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn values_have_the_length_asked_for_and_differ() {
+    fn values_have_the_requested_length_and_differ() {
         let mut random = Random::new(1);
         let pool = Pool::new(100, &mut random);
         let values: BTreeSet<_> = (0..50).map(|_| pool.value(100, &mut random)).collect();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_fields_can_be_had_in_one_piece() {
+    fn a_record_of_fields_can_be_one_value() {
         assert_eq!(Shape::YCSB.joined(), Shape::Value { bytes: 1000 });
         assert_eq!(Shape::YCSB.bytes(), 1000);
         assert_eq!(Shape::YCSB.pieces(), (10, 100));

@@ -99,7 +99,7 @@ mod tests {
     const VALUE: &[u8] = b"VALUE key 7 5\r\na\r\nb\n\r\nEND\r\n";
 
     #[test]
-    fn answers_are_what_the_protocol_says() {
+    fn every_reply_of_the_protocol_parses() {
         let value = Reply::Value { key: 6..9, value: 15..20 };
         assert_eq!(parse(VALUE), Parsed::Whole(22, value));
         let empty = Reply::Value { key: 6..9, value: 17..17 };
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_is_broken() {
+    fn malformed_replies_are_broken() {
         for input in [
             &b"END\n"[..],
             b"HTTP/1.1 400 Bad Request\r\n",
@@ -138,7 +138,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_more_a_piece_within_them_or_broken(
+        fn any_bytes_parse_as_incomplete_as_a_reply_within_them_or_as_broken(
             input in prop::collection::vec(prop::sample::select(b"VALUE key 0 12\r\nENDSTORED".to_vec()), 0..60),
         ) {
             match parse(&input) {
@@ -152,7 +152,7 @@ mod tests {
         }
 
         #[test]
-        fn an_answer_is_the_same_however_it_arrives(at in 0..22usize) {
+        fn a_reply_parses_the_same_from_any_division_of_its_bytes(at in 0..22usize) {
             prop_assert!(matches!(parse(&VALUE[..at]), Parsed::More(_)));
         }
     }

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shares_of_each_workload_are_ycsbs() {
+    fn the_operation_mix_of_each_workload_is_ycsbs() {
         for mix in WORKLOADS {
             assert_eq!(mix.percent.iter().sum::<u8>(), 100);
             let mut counts = BTreeMap::new();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn inserts_add_records_one_by_one_and_reads_reach_them() {
+    fn inserts_add_records_one_by_one_and_reads_include_them() {
         let operations = operations("d", 10_000);
         let inserted: Vec<_> =
             operations.iter().filter(|of| of.kind == Kind::Insert).map(|of| of.record).collect();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn scans_take_from_one_record_to_a_hundred() {
+    fn scans_read_one_to_a_hundred_records() {
         let lengths: Vec<_> = operations("e", 5000)
             .into_iter()
             .filter(|of| of.kind == Kind::Scan)
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn moving_the_hot_set_makes_other_records_popular_and_leaves_their_number() {
+    fn moving_the_hot_set_changes_the_popular_records_and_keeps_their_number() {
         let mix: Mix = "c".parse().unwrap();
         let most = |moves: u32| {
             let mut operations = Operations::new(mix, Popularity::Zipfian, 1000, 0, 5);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_asks_for_the_same() {
+    fn the_same_seed_gives_the_same_requests() {
         assert_eq!(operations("a", 500), operations("A", 500));
     }
 

@@ -10,7 +10,7 @@ fn inference(words: &str) -> Output {
 }
 
 #[test]
-fn a_run_tells_its_plan_its_rates_and_its_windows() {
+fn a_run_prints_its_plan_its_rates_and_its_windows() {
     let words = "--instances 2 --weights-mib 1 --context-mib 1 --batch 2 --seconds 0.3 --warm-up 0.1 --window-ms 100";
     for access in ["stream", "lookup"] {
         let done = inference(&format!("{words} --access {access} --json"));
@@ -34,7 +34,7 @@ fn a_run_tells_its_plan_its_rates_and_its_windows() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused_with_the_way_out() {
+fn contradicting_options_are_refused_with_the_remedy() {
     for (words, status, with) in [
         ("--seconds 1 --warm-up 1", 1, "say longer --seconds"),
         ("--context-mib 1 --block-kib 1025", 1, "larger than a context of 1 MiB"),

@@ -76,7 +76,7 @@ fn redis_runs_over_plain_values() {
 }
 
 #[test]
-fn memcached_runs_with_values_larger_than_a_socket_takes() {
+fn memcached_runs_with_values_larger_than_a_socket_buffer() {
     let memcached = memcached("2m");
     let at = format!("--memcached {} --records 200 --value-bytes 70000", memcached.address);
     json(&format!("load {at} --pipeline 32"));
@@ -87,14 +87,14 @@ fn memcached_runs_with_values_larger_than_a_socket_takes() {
 }
 
 #[test]
-fn a_value_that_memcached_finds_too_large_is_refused_with_a_way_out() {
+fn a_value_too_large_for_memcached_is_refused_with_the_remedy() {
     let memcached = memcached("1m");
     let at = format!("--memcached {} --records 2 --value-bytes 1100000", memcached.address);
     refused(&format!("load {at}"), 1, "larger -I");
 }
 
 #[test]
-fn lines_are_json_each_and_the_last_is_the_whole() {
+fn each_line_is_json_and_the_last_has_the_totals() {
     let redis = redis();
     let at = format!("--redis {} --records 100", redis.address);
     json(&format!("load {at}"));
@@ -113,14 +113,14 @@ fn lines_are_json_each_and_the_last_is_the_whole() {
 }
 
 #[test]
-fn a_run_over_nothing_fails_and_says_to_load_first() {
+fn a_run_over_an_empty_store_fails_and_asks_to_load_first() {
     let redis = redis();
     let words = format!("run --redis {} --records 10 --workload c --operations 10", redis.address);
     refused(&words, 1, "load first");
 }
 
 #[test]
-fn bad_usage_is_refused_before_anything_is_sent() {
+fn usage_errors_are_refused_before_anything_is_sent() {
     refused("run --redis 127.0.0.1:1 --records 10 --workload c", 2, "--operations");
     refused("load --records 10", 2, "--redis");
     refused("load --redis 127.0.0.1:1 --records 0", 2, "0");

@@ -41,7 +41,7 @@ fn counted(server: &Server, name: &str) -> u64 {
 }
 
 #[test]
-fn who_finds_no_descriptor_waits_for_one_and_others_go_on() {
+fn a_connection_without_a_free_descriptor_waits_and_others_continue() {
     let before = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..before }).unwrap();
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

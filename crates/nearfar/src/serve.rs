@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn slabs_are_by_memory_whatever_the_largest_item_is() {
+    fn the_slab_size_depends_on_memory_and_not_on_the_largest_item() {
         for item_max in [None, Some(1 << 20), Some(16 << 20)] {
             let (config, _) = cache(any(64 << 20), Eviction::default(), (None, item_max)).unwrap();
             assert_eq!((config.check().unwrap(), config.item_max), (128 << 10, item_max));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_panics_ends_the_command_as_an_error_that_names_it() {
+    fn a_panicking_thread_ends_the_command_with_an_error_that_names_it() {
         let loopback = std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
         let config = server::Config { tcp: vec![loopback], ..server::Config::default() };
         let cache = Arc::new(Cache::new(&Config::of_bytes(8 << 20)).unwrap());

@@ -21,7 +21,7 @@ fn balance(state: &Path, arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn bad_usage_is_told_from_failure_and_names_what_was_asked() {
+fn usage_errors_have_status_2_and_name_the_argument() {
     let state = tempfile::tempdir().unwrap();
     for (arguments, says) in [
         (&["start", "--policy", "fair"][..], "[possible values: balanced, carrefour, colloid]"),
@@ -38,7 +38,7 @@ fn bad_usage_is_told_from_failure_and_names_what_was_asked() {
 }
 
 #[test]
-fn what_does_not_run_has_no_status_and_can_be_stopped() {
+fn a_service_that_does_not_run_has_no_status_and_can_be_stopped() {
     let state = tempfile::tempdir().unwrap();
     let (code, said) = balance(state.path(), &["status"]);
     assert!(code == Some(1) && said.contains("start it with: nearfar balance start"), "{said}");
@@ -58,7 +58,7 @@ fn what_does_not_run_has_no_status_and_can_be_stopped() {
 }
 
 #[test]
-fn a_status_in_json_is_json_where_nothing_runs() {
+fn json_status_is_json_without_a_running_service() {
     let state = tempfile::tempdir().unwrap();
     for command in ["balance", "tier"] {
         let mut status = Command::new(env!("CARGO_BIN_EXE_nearfar"));
@@ -93,7 +93,7 @@ fn claim(state: &Path, started: u64) {
 }
 
 #[test]
-fn a_state_that_can_not_be_read_keeps_nobody_from_stopping() {
+fn an_unreadable_state_does_not_prevent_a_stop() {
     for text in ["", "{\"schema\":\"nearfar.balance/9\"}", "not json", "\u{0}"] {
         let state = tempfile::tempdir().unwrap();
         claim(state.path(), 1);
@@ -107,7 +107,7 @@ fn a_state_that_can_not_be_read_keeps_nobody_from_stopping() {
 }
 
 #[test]
-fn files_of_another_user_are_not_believed() {
+fn files_of_another_user_are_refused() {
     if std::fs::metadata("/proc/self").unwrap().uid() != 0 {
         println!("SKIPPED: only root can give files away");
         return;
@@ -131,7 +131,7 @@ fn files_of_another_user_are_not_believed() {
 }
 
 #[test]
-fn another_user_is_not_told_that_it_was_killed() {
+fn an_unreadable_claim_is_not_reported_as_a_killed_service() {
     let Some(user) = OtherUser::new() else { return };
     let status = |started| {
         claim(user.dir(), started);
@@ -171,7 +171,7 @@ fn state_of(number: u64) -> String {
 }
 
 #[test]
-fn a_state_file_is_shown_whatever_its_numbers_or_refused_by_name() {
+fn any_numbers_in_a_state_file_are_shown_or_the_file_is_refused() {
     let state = tempfile::tempdir().unwrap();
     let file = state.path().join("journal/balance.json");
     claim(state.path(), started());
@@ -251,7 +251,7 @@ fn a_recording_and_a_machine_with_one_node_have_nothing_to_balance() {
 }
 
 #[test]
-fn another_user_is_told_once_what_needs_root() {
+fn an_unprivileged_user_gets_one_message_that_root_is_needed() {
     let Some(user) = OtherUser::new() else { return };
     for arguments in [
         &["tier", "start"][..],

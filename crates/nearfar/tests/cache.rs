@@ -86,7 +86,7 @@ fn ask(stream: &mut (impl Read + Write), lines: &str, wanted: &str) {
 }
 
 #[test]
-fn what_is_stored_is_read_by_others_and_a_signal_ends_it_well() {
+fn clients_read_each_others_items_and_a_signal_ends_the_server_cleanly() {
     let server = Running::start(&["--port", "0", "--memory", "32m", "--threads", "2"]);
     let (mut one, mut other) = (server.connect(), server.connect());
     ask(&mut one, "set a 7 0 3\r\nabc\r\n", "STORED\r\n");
@@ -168,7 +168,7 @@ fn of(number: u32) -> String {
 }
 
 #[test]
-fn what_memory_does_not_hold_is_on_disk_and_is_found_by_the_next_server() {
+fn items_beyond_memory_are_on_disk_and_survive_a_restart() {
     const KEYS: u32 = 4000;
     let dir = tempfile::tempdir().unwrap();
     let disk = format!("{}=400m", dir.path().join("below").display());
@@ -205,7 +205,7 @@ fn threads(server: &Running) -> Vec<String> {
 
 /// Only root can switch to another user, so this test needs root.
 #[test]
-fn with_a_user_all_threads_are_that_users_without_capabilities_and_serve_from_memory_and_disk() {
+fn with_a_user_all_threads_run_as_it_without_capabilities_and_serve_from_both_tiers() {
     if !rustix::process::geteuid().is_root() {
         println!("SKIPPED: only root can switch to another user");
         return;
@@ -299,7 +299,7 @@ fn objects_on_disk_after_a_crash_are_discarded_unless_keep_is_set() {
 }
 
 #[test]
-fn a_socket_in_the_file_system_has_its_mode_and_goes_with_the_server() {
+fn a_socket_file_has_its_mode_and_is_removed_with_the_server() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache");
     let at = path.to_str().unwrap();
@@ -313,7 +313,7 @@ fn a_socket_in_the_file_system_has_its_mode_and_goes_with_the_server() {
 }
 
 #[test]
-fn figures_are_told_to_prometheus() {
+fn prometheus_can_scrape_the_metrics() {
     let server = Running::start(&["-p", "0", "--metrics", "127.0.0.1:0", "-m", "32m"]);
     ask(&mut server.connect(), "set a 0 0 1\r\na\r\n", "STORED\r\n");
     let url = server.address("metrics");
@@ -327,7 +327,7 @@ fn figures_are_told_to_prometheus() {
 }
 
 #[test]
-fn what_can_not_be_served_is_refused_before_anything_is_made() {
+fn impossible_caches_are_refused_before_anything_is_created() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let error = refused(&["-p", &port], 1);
@@ -384,7 +384,7 @@ fn a_dry_run_warns_as_a_start_does() {
 }
 
 #[test]
-fn a_small_cache_takes_items_of_a_quarter_of_it() {
+fn a_small_cache_accepts_items_of_a_quarter_of_its_size() {
     let server = Running::start(&["-p", "0", "-m", "2", "-t", "1"]);
     let mut client = server.connect();
     let set = |bytes: usize| format!("set a 0 0 {bytes}\r\n{}\r\n", "x".repeat(bytes));
@@ -412,7 +412,7 @@ fn names_lists_and_repeated_addresses_are_all_listened_on() {
 }
 
 #[test]
-fn options_stand_under_headings_of_their_own() {
+fn options_are_below_headings_of_their_own() {
     let help = serve(&["--help"]).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let heading = |option: &str| {
@@ -445,7 +445,7 @@ fn memccapable_passes_its_text_tests() {
 }
 
 #[test]
-fn a_dry_run_refuses_a_copier_that_is_not_there() {
+fn a_dry_run_refuses_an_unavailable_copier() {
     let refuses = !Path::new("/dev/dsa").exists();
     let output = serve(&["--dry-run", "-m", "64", "--copy", "dsa"]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -454,7 +454,7 @@ fn a_dry_run_refuses_a_copier_that_is_not_there() {
 }
 
 #[test]
-fn a_dry_run_tells_and_listens_nowhere() {
+fn a_dry_run_prints_the_plan_and_listens_nowhere() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();
     let output = serve(&["--dry-run", "-p", &port, "-m", "near=64m"]).output().unwrap();
@@ -463,7 +463,7 @@ fn a_dry_run_tells_and_listens_nowhere() {
 }
 
 #[test]
-fn a_dry_run_looks_at_the_disk_and_changes_nothing() {
+fn a_dry_run_checks_the_disk_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str| dir.path().join(name);
     let dry = |name: &str| format!("{}=1g", file(name).display());

@@ -82,7 +82,7 @@ fn right(found: &Value, operations: u64) {
 }
 
 #[test]
-fn a_server_is_asked_in_every_shape_and_finds_no_wrong_value() {
+fn every_shape_of_load_on_a_server_returns_no_wrong_value() {
     let server = memcached("64");
     for shape in [
         "--threads 1",
@@ -108,7 +108,7 @@ fn a_server_is_asked_in_every_shape_and_finds_no_wrong_value() {
 }
 
 #[test]
-fn our_own_server_is_asked_as_memcached_is() {
+fn nearfars_server_is_driven_like_memcached() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_nearfar"))
         .args(["cache", "serve", "-p", "0", "-t", "1", "-I", "16k"])
         .stdin(Stdio::null())
@@ -132,7 +132,7 @@ fn our_own_server_is_asked_as_memcached_is() {
 }
 
 #[test]
-fn values_leave_a_small_server_and_all_that_is_found_is_right() {
+fn a_small_server_evicts_and_returns_no_wrong_value() {
     let server = memcached("4");
     let words =
         "--workload uniform --keys 20000 --value-bytes 100-2000 --threads 2 --depth 32 --verify";
@@ -143,7 +143,7 @@ fn values_leave_a_small_server_and_all_that_is_found_is_right() {
 }
 
 #[test]
-fn with_all_keys_stored_first_a_server_over_a_socket_finds_each() {
+fn after_a_preload_each_read_over_a_socket_is_a_hit() {
     let server = memcached_unix();
     let words = "--workload zipf:1.1 --keys 3000 --preload --verify --multiget 20 --warm-up 0.2 --seconds 0.5";
     let found = json(&format!("--server {} {words}", server.address));
@@ -162,7 +162,7 @@ fn with_all_keys_stored_first_a_server_over_a_socket_finds_each() {
 }
 
 #[test]
-fn what_a_server_finds_too_large_is_refused_and_no_error() {
+fn a_value_too_large_for_the_server_counts_as_refused_not_as_an_error() {
     let server = memcached("64");
     let words =
         "--workload uniform --keys 20 --value-bytes 1100000-1200000 --operations 40 --depth 2";
@@ -173,7 +173,7 @@ fn what_a_server_finds_too_large_is_refused_and_no_error() {
 }
 
 #[test]
-fn the_cache_in_this_process_is_asked_in_every_shape_and_has_no_wrong_value() {
+fn every_shape_of_load_in_process_returns_no_wrong_value() {
     for shape in [
         "--eviction s3-fifo",
         "--eviction sieve --threads 2 --movers 0",
@@ -221,7 +221,7 @@ fn cachebench(dir: &Path) -> PathBuf {
 }
 
 #[test]
-fn cachebenchs_workloads_and_public_traces_are_asked_here_and_there() {
+fn cachebench_workloads_and_public_traces_run_in_process_and_over_a_server() {
     let server = memcached("64");
     let dir = tempfile::tempdir().unwrap();
     let made = cachebench(dir.path());
@@ -272,7 +272,7 @@ fn cachebenchs_workloads_and_public_traces_are_asked_here_and_there() {
 }
 
 #[test]
-fn a_trace_is_read_from_standard_input_and_compressed() {
+fn a_trace_may_come_from_standard_input_and_be_compressed() {
     let dir = tempfile::tempdir().unwrap();
     let line = |at: usize| format!("k{},{},{}\n", at % 40, ["GET", "SET"][at % 2], at % 40 + 1);
     let text = "key,op,size\n".to_owned() + &(0..500).map(line).collect::<String>();
@@ -308,7 +308,7 @@ fn a_trace_is_read_from_standard_input_and_compressed() {
 }
 
 #[test]
-fn a_bad_line_of_a_trace_is_named_with_its_reason() {
+fn an_invalid_line_of_a_trace_is_named_with_the_reason() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("trace.csv");
     let words = format!("--memory 16m --workload trace:{}", file.display());
@@ -328,7 +328,7 @@ fn a_bad_line_of_a_trace_is_named_with_its_reason() {
 }
 
 #[test]
-fn what_can_not_be_is_refused_before_anything_is_asked() {
+fn impossible_plans_are_refused_before_the_first_request() {
     refused("", 2, "--workload");
     refused("--workload zipf", 2, "zipf:EXPONENT");
     refused("--workload zipf:99", 2, "exponent 99");
@@ -375,7 +375,7 @@ fn what_can_not_be_is_refused_before_anything_is_asked() {
 }
 
 #[test]
-fn a_server_of_another_protocol_is_told_from_memcached() {
+fn a_server_of_another_protocol_is_detected() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
@@ -387,7 +387,7 @@ fn a_server_of_another_protocol_is_told_from_memcached() {
 }
 
 #[test]
-fn the_text_the_file_and_the_page_say_the_same_and_a_plan_asks_nothing() {
+fn text_file_and_page_agree_and_a_dry_run_sends_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (save, page) = (dir.path().join("found.json"), dir.path().join("found.html"));
     let words = format!(

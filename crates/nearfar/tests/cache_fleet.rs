@@ -25,7 +25,7 @@ fn run(arguments: &[&str], out: &Path) -> Output {
 }
 
 #[test]
-fn a_server_that_is_killed_costs_its_share_of_what_was_cached_and_hardly_an_error() {
+fn a_killed_server_loses_its_share_of_items_and_causes_few_errors() {
     let out = tempfile::tempdir().unwrap();
     let output = run(&["nutcracker"], out.path());
     let said = String::from_utf8(output.stdout).unwrap();
@@ -48,7 +48,7 @@ fn a_server_that_is_killed_costs_its_share_of_what_was_cached_and_hardly_an_erro
 }
 
 #[test]
-fn what_is_no_proxy_is_refused() {
+fn an_unknown_proxy_is_refused() {
     let out = tempfile::tempdir().unwrap();
     let output = run(&["apache"], out.path());
     assert_eq!(output.status.code(), Some(2));

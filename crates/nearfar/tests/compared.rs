@@ -51,7 +51,7 @@ fn keep(dir: &Path, result: &Value) -> String {
 }
 
 #[test]
-fn what_would_be_run_is_told() {
+fn a_dry_run_prints_the_commands() {
     let words = ["--dry-run", "--programs", "pca,settled", "--sensors", "full,hint-faults+latency"];
     let done = balance(&[&words[..], &["--rows", "nodes-123,balanced", "--thp"]].concat());
     let said = String::from_utf8(done.stdout).unwrap();
@@ -67,7 +67,7 @@ fn what_would_be_run_is_told() {
 }
 
 #[test]
-fn a_kept_result_is_judged_anew() {
+fn a_saved_result_is_evaluated_again() {
     let dir = tempfile::tempdir().unwrap();
     for (ratio, status, verdict) in
         [(0.98, 0, "0.980  at least 0.97  reached"), (0.96, 1, "0.960  at least 0.97  MISSED")]
@@ -87,7 +87,7 @@ fn a_kept_result_is_judged_anew() {
 }
 
 #[test]
-fn what_is_no_result_and_what_does_not_go_together_is_refused() {
+fn files_that_are_no_result_and_contradicting_options_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut other = result(1.0);
     other["schema"] = "nearfar.bench-balance/2".into();

@@ -223,7 +223,7 @@ const CONFIG: &str =
     r#"{"z":1.0,"annotations":{"nearfar.io/memory":"bind:0"},"linux":{"x":[],"a":null}}"#;
 
 #[test]
-fn a_runtime_that_knows_memory_policies_gets_one_in_the_bundle() {
+fn a_runtime_with_memory_policies_gets_one_in_the_bundle() {
     let dir = tempfile::tempdir().unwrap();
     let output = wrapped(dir.path(), CONFIG, KNOWS, &["create", "c"]);
     assert_eq!(output.status.code(), Some(7), "{output:?}");
@@ -267,7 +267,7 @@ fn a_heap_is_mounted_and_set_in_the_bundle_once() {
 }
 
 #[test]
-fn other_commands_are_passed_on_untouched() {
+fn other_commands_are_passed_on_unchanged() {
     let dir = tempfile::tempdir().unwrap();
     for arguments in [
         &["--version"][..],
@@ -281,7 +281,7 @@ fn other_commands_are_passed_on_untouched() {
 }
 
 #[test]
-fn impossible_wishes_start_nothing_and_reach_the_log() {
+fn impossible_requests_start_nothing_and_are_logged() {
     let dir = tempfile::tempdir().unwrap();
     for (kind, part) in [
         ("hbm", "nearfar.io/memory=hbm: node set `hbm`"),

@@ -93,7 +93,7 @@ fn status(page: &str) -> Option<Value> {
 }
 
 #[test]
-fn it_publishes_until_it_is_told_to_stop_and_leaves_nothing() {
+fn the_daemon_publishes_until_it_is_stopped_and_leaves_nothing() {
     for signal in [Signal::TERM, Signal::INT] {
         let place = Place::new();
         let running = Running::start(&["--interval", "10000", "--advice", &place.page()]);
@@ -122,7 +122,7 @@ fn it_publishes_until_it_is_told_to_stop_and_leaves_nothing() {
 }
 
 #[test]
-fn a_status_in_json_is_json_where_no_daemon_runs() {
+fn json_status_is_json_without_a_daemon() {
     let none = output(&["status", "--json", "--advice", &Place::new().page()]);
     let found: Value = serde_json::from_slice(&none.stdout).unwrap();
     assert_eq!((none.status.code(), &found["running"]), (Some(1), &Value::Bool(false)));
@@ -131,7 +131,7 @@ fn a_status_in_json_is_json_where_no_daemon_runs() {
 }
 
 #[test]
-fn it_looks_again_and_again() {
+fn the_daemon_measures_periodically() {
     let place = Place::new();
     let running = Running::start(&["--interval", "10", "--advice", &place.page()]);
     // On a busy machine a page may be old when it is looked at.
@@ -141,7 +141,7 @@ fn it_looks_again_and_again() {
 }
 
 #[test]
-fn one_that_nohup_starts_goes_on_without_its_terminal() {
+fn a_daemon_under_nohup_survives_its_terminal() {
     let place = Place::new();
     let mut command = Command::new("nohup");
     command.arg(env!("CARGO_BIN_EXE_nearfar")).args(["daemon", "--interval", "10"]);
@@ -157,7 +157,7 @@ fn one_that_nohup_starts_goes_on_without_its_terminal() {
 }
 
 #[test]
-fn a_second_one_is_refused_and_the_first_is_named() {
+fn a_second_daemon_is_refused_and_the_first_is_named() {
     let place = Place::new();
     let running = Running::start(&["--interval", "10000", "--advice", &place.page()]);
     for arguments in [&["--advice", &place.page()][..], &["--recover", "--advice", &place.page()]] {
@@ -169,7 +169,7 @@ fn a_second_one_is_refused_and_the_first_is_named() {
 }
 
 #[test]
-fn what_a_killed_one_left_goes_with_recover_or_the_next_start() {
+fn files_of_a_killed_daemon_are_removed_by_recover_or_the_next_start() {
     let place = Place::new();
     let tierd = text(&place.at("tierd"));
     let arguments = ["--interval", "10", "--advice", &place.page(), "--tierd", &tierd];
@@ -200,7 +200,7 @@ fn what_a_killed_one_left_goes_with_recover_or_the_next_start() {
 }
 
 #[test]
-fn files_of_smdks_daemon_are_written_if_asked_for() {
+fn files_of_smdks_daemon_are_written_on_request() {
     let place = Place::new();
     let config = place.at("daemon.toml");
     let lines = [
@@ -224,7 +224,7 @@ fn files_of_smdks_daemon_are_written_if_asked_for() {
 }
 
 #[test]
-fn files_that_someone_else_writes_are_left_alone_and_nothing_is_half_made() {
+fn files_of_other_programs_are_kept_and_no_partial_files_remain() {
     let place = Place::new();
     fs::create_dir_all(place.at("tierd/node0")).unwrap();
     fs::write(place.at("tierd/node0/max_bw"), "7\n").unwrap();
@@ -241,7 +241,7 @@ fn files_that_someone_else_writes_are_left_alone_and_nothing_is_half_made() {
 }
 
 #[test]
-fn what_can_not_be_is_refused_with_the_way_out() {
+fn impossible_options_are_refused_with_the_remedy() {
     let place = Place::new();
     let config = place.at("daemon.toml");
     for (line, says) in [
@@ -281,7 +281,7 @@ fn what_can_not_be_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn a_look_by_the_way_is_shown_and_published_nowhere() {
+fn a_single_measurement_is_shown_and_not_published() {
     let place = Place::new();
     let once = output(&["--once", "--json", "--interval", "10ms", "--advice", &place.page()]);
     assert!(once.status.success(), "{once:?}");

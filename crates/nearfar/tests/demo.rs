@@ -45,7 +45,7 @@ fn a_saved_result_is_shown_again() {
 }
 
 #[test]
-fn a_file_that_is_no_result_is_refused_by_name() {
+fn a_file_without_a_result_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("other.json");
     for text in ["", "{}", "[1]", r#"{"schema":"nearfar.topo/1"}"#] {
@@ -79,7 +79,7 @@ fn an_output_that_can_t_be_written_is_refused_before_anything_runs() {
 }
 
 #[test]
-fn bad_usage_of_demo_and_bench_ends_with_2() {
+fn usage_errors_of_demo_and_bench_exit_with_2() {
     for arguments in [
         &["demo", "--here", "--lab"][..],
         &["demo", "--here", "--machine", "cxl-2tier"],
@@ -121,7 +121,7 @@ fn an_interrupted_demo_leaves_no_files() {
 }
 
 #[test]
-fn the_stream_program_runs_here_and_says_where_its_buffer_is() {
+fn the_stream_program_runs_and_prints_the_node_of_its_buffer() {
     let arguments = ["stream", "--mix", "1:1", "--threads", "1", "--size-mib", "8", "--json"];
     let json: serde_json::Value = serde_json::from_str(&stdout(&bench(&arguments))).unwrap();
     assert_eq!(json["schema"], "nearfar.stream/1");
@@ -133,14 +133,14 @@ fn the_stream_program_runs_here_and_says_where_its_buffer_is() {
 }
 
 #[test]
-fn more_threads_than_cpus_are_refused_with_both_numbers() {
+fn more_threads_than_cpus_are_refused_and_both_numbers_named() {
     let (message, status) = refused(&bench(&["stream", "--threads", "100000"]));
     assert!(message.contains("100000 threads"), "{message}");
     assert_eq!(status, Some(1));
 }
 
 #[test]
-fn the_page_fits_a_phone_and_a_desktop_and_the_console_stays_silent() {
+fn the_page_fits_phone_and_desktop_without_console_messages() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("report.html");
     stdout(&nearfar(&[

@@ -38,7 +38,7 @@ fn expect(found: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_laptop_is_told_that_there_is_nothing_to_place_over_and_where_there_is() {
+fn on_a_laptop_doctor_reports_one_memory_kind_and_recommends_the_lab() {
     let report = report(&fixture("laptop.tree"));
     let answers = map(&report["verdicts"], "command", "answer");
     expect(&answers, &[("topo", "yes"), ("probe", "yes"), ("run", "no"), ("run -w", "no")]);
@@ -52,7 +52,7 @@ fn a_laptop_is_told_that_there_is_nothing_to_place_over_and_where_there_is() {
 }
 
 #[test]
-fn a_machine_with_cxl_can_place_and_weigh() {
+fn a_machine_with_cxl_supports_placement_and_weights() {
     let report = report(&fixture("cxl-region-two-devices.tree"));
     expect(
         &map(&report["verdicts"], "command", "answer"),
@@ -90,7 +90,7 @@ fn a_machine_with_cxl_can_place_and_weigh() {
 }
 
 #[test]
-fn a_kernel_without_weights_gets_the_way_round_and_the_way_out() {
+fn a_kernel_without_weights_gets_a_fallback_and_the_needed_version() {
     let report = report(&fixture("one-tier.tree"));
     let answers = map(&report["verdicts"], "command", "answer");
     expect(&answers, &[("topo", "partly"), ("run -w", "partly"), ("weights --apply", "no")]);
@@ -101,7 +101,7 @@ fn a_kernel_without_weights_gets_the_way_round_and_the_way_out() {
 }
 
 #[test]
-fn what_a_recording_can_not_tell_is_unknown_with_the_reason() {
+fn facts_missing_in_a_recording_are_unknown_with_the_reason() {
     let report = report(&fixture("laptop.tree"));
     for feature in report["features"].as_array().unwrap() {
         let unknown = feature["state"] == "unknown";
@@ -121,7 +121,7 @@ fn the_text_fits_a_terminal() {
 }
 
 #[test]
-fn this_machine_is_asked_what_only_it_can_tell() {
+fn the_running_machine_is_tested_for_facts_missing_in_recordings() {
     let output = doctor(&["--json"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -132,7 +132,7 @@ fn this_machine_is_asked_what_only_it_can_tell() {
 }
 
 #[test]
-fn the_lab_is_judged_by_its_cache_and_by_where_doctor_runs() {
+fn the_verdict_on_the_lab_depends_on_its_cache_and_on_the_host() {
     let cache = tempfile::tempdir().unwrap();
     let present = std::env::current_exe().unwrap();
     let present = present.to_str().unwrap();
@@ -160,7 +160,7 @@ fn the_lab_is_judged_by_its_cache_and_by_where_doctor_runs() {
 }
 
 #[test]
-fn without_privileges_root_is_answered_as_others_are() {
+fn doctor_without_privileges_answers_root_like_any_user() {
     let output = doctor(&["--unprivileged", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -171,7 +171,7 @@ fn without_privileges_root_is_answered_as_others_are() {
 }
 
 #[test]
-fn sensors_are_told_of_with_what_they_see_or_why_they_can_not_be_used() {
+fn sensors_are_listed_with_their_scope_or_the_reason_they_are_unusable() {
     let output = doctor(&["--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let sensors = report["sensors"].as_array().unwrap();
@@ -223,7 +223,7 @@ fn work_queues_of_a_dsa_are_listed_with_their_nodes() {
 }
 
 #[test]
-fn a_directory_that_is_no_machine_is_refused() {
+fn a_directory_without_a_machine_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let output = doctor(&["--sysfs", dir.path().to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));

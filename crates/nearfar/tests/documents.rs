@@ -34,7 +34,7 @@ fn commands_of(block: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_block_is_read_as_a_shell_reads_it() {
+fn a_block_parses_as_a_shell_parses_it() {
     let text =
         "a\n```sh\nnearfar topo   # all\n# none\nnearfar run \\\n  -- CMD # x\n```\n```c\nx\n```\n";
     let found: Vec<String> = blocks(text, "sh").into_iter().flat_map(commands_of).collect();
@@ -42,7 +42,7 @@ fn a_block_is_read_as_a_shell_reads_it() {
 }
 
 #[test]
-fn every_command_shown_is_run_or_has_a_reason() {
+fn every_shown_command_is_run_or_has_a_reason() {
     let mut findings = Vec::new();
     let documents = markdown();
     for (name, text) in &documents {
@@ -102,7 +102,7 @@ fn links_lead_to_files_and_headings_that_exist() {
 }
 
 #[test]
-fn every_schema_that_help_names_is_in_the_page_on_json() {
+fn every_schema_named_in_help_is_in_the_page_on_json() {
     let page = std::fs::read_to_string(root().join("docs/json.md")).unwrap();
     let mut findings = Vec::new();
     for (name, text) in files::below(&["crates/nearfar/src", "crates/lab/src/cli"], "rs") {
@@ -122,7 +122,7 @@ fn every_schema_that_help_names_is_in_the_page_on_json() {
 }
 
 #[test]
-fn tests_that_are_named_exist_and_reasons_are_given() {
+fn named_tests_exist_and_exceptions_have_reasons() {
     let sources = files::below(&["artefacts", "crates"], "rs");
     let mut findings = Vec::new();
     for (command, run) in COMMANDS.iter().flat_map(|(_, listed)| *listed) {
@@ -168,13 +168,13 @@ fn commands_that_need_no_second_kind_of_memory_succeed_here() {
 }
 
 #[test]
-fn what_is_shown_as_output_is_compared_word_by_word() {
+fn shown_output_is_compared_word_by_word() {
     assert!(matches("a b\n c", "a\nb c\n") && matches("a ... d", "a b c d"));
     assert!(!matches("a b", "a b c") && !matches("a c", "a b") && !matches("a ... d", "a b"));
 }
 
 #[test]
-fn what_a_document_shows_as_output_is_printed() {
+fn shown_output_is_printed_by_its_command() {
     let machine = root().join("fixtures/machines/lab-cxl-2tier.tree");
     let domain = "<domain type='kvm'><memory unit='GiB'>2</memory><vcpu>4</vcpu>\
                   <cpu><numa><cell id='0' cpus='0-3' memory='1' unit='GiB'/>\

@@ -34,7 +34,7 @@ fn answer<'a>(said: &'a str, title: &str) -> Vec<Vec<&'a str>> {
 }
 
 #[test]
-fn simulated_hosts_have_records_without_a_finding_and_each_a_partition() {
+fn simulated_hosts_have_records_without_findings_in_one_partition_each() {
     let dir = tempfile::tempdir().unwrap();
     let records = dir.path().join("records");
     let made = Command::new("python3").arg(example("hosts.py")).args([&records]).arg("5").output();

@@ -47,7 +47,7 @@ fn keep(dir: &Path, result: &Value) -> String {
 }
 
 #[test]
-fn what_would_be_run_is_told() {
+fn a_dry_run_prints_the_commands() {
     let done = heap(&["--dry-run", "--parts", "lookups,instances"]);
     let said = String::from_utf8(done.stdout).unwrap();
     assert!(done.status.success());
@@ -62,7 +62,7 @@ fn what_would_be_run_is_told() {
 }
 
 #[test]
-fn a_kept_result_is_judged_anew() {
+fn a_saved_result_is_evaluated_again() {
     let dir = tempfile::tempdir().unwrap();
     for (ratio, status, verdict) in
         [(1.31, 0, "1.310  at least 1.30  reached"), (1.29, 1, "NOT REACHED")]
@@ -84,7 +84,7 @@ fn a_kept_result_is_judged_anew() {
 }
 
 #[test]
-fn what_is_no_result_and_what_does_not_go_together_is_refused() {
+fn files_that_are_no_result_and_contradicting_options_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut other = result(1.0);
     other["schema"] = "nearfar.bench-heap/2".into();

@@ -51,7 +51,7 @@ fn flags(prefix: &Path, arguments: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn a_c_program_is_built_against_what_is_installed_shared_and_static() {
+fn a_c_program_builds_against_the_installed_libraries_shared_and_static() {
     let dir = tempfile::tempdir().unwrap();
     let prefix = dir.path().join("opt");
     installed(&[("PREFIX", &prefix)]);
@@ -105,7 +105,7 @@ fn installed_programs_find_their_libraries() {
 }
 
 #[test]
-fn a_package_is_made_below_destdir_and_names_it_nowhere() {
+fn installation_below_destdir_does_not_contain_its_path() {
     let dir = tempfile::tempdir().unwrap();
     installed(&[("DESTDIR", dir.path()), ("PREFIX", Path::new("/usr"))]);
     let usr = dir.path().join("usr");
@@ -146,7 +146,7 @@ fn a_package_is_made_below_destdir_and_names_it_nowhere() {
 }
 
 #[test]
-fn pages_that_are_installed_are_written_as_groff_wants_them() {
+fn groff_accepts_the_installed_pages() {
     let dir = tempfile::tempdir().unwrap();
     installed(&[("PREFIX", dir.path())]);
     let man = dir.path().join("share/man");
@@ -166,7 +166,7 @@ fn pages_that_are_installed_are_written_as_groff_wants_them() {
 }
 
 #[test]
-fn uninstall_takes_away_what_install_made_and_nothing_else() {
+fn uninstall_removes_exactly_the_installed_files() {
     let dir = tempfile::tempdir().unwrap();
     let variables = [("DESTDIR", dir.path())];
     fs::create_dir_all(dir.path().join("usr/local/include")).unwrap();
@@ -188,7 +188,7 @@ fn uninstall_takes_away_what_install_made_and_nothing_else() {
 }
 
 #[test]
-fn what_is_missing_is_named_before_anything_is_written() {
+fn missing_files_are_named_before_anything_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let empty = dir.path().join("empty");
     let refused = script("install", &[("DESTDIR", dir.path()), ("LIBRARIES", &empty)]);

@@ -52,7 +52,7 @@ fn chart(name: &str) -> String {
 }
 
 #[test]
-fn printed_objects_are_those_of_the_machine_and_the_chart() {
+fn printed_objects_match_the_machine_and_the_chart() {
     let printed = printed();
     assert_eq!(printed["schema"], "nearfar.dra/1");
     let devices = printed["slices"][0]["spec"]["devices"].as_array().unwrap();
@@ -80,7 +80,7 @@ fn printed_objects_are_those_of_the_machine_and_the_chart() {
 }
 
 #[test]
-fn bad_usage_is_refused_before_anything_starts() {
+fn usage_errors_are_refused_before_anything_starts() {
     let machine = recording("cxl-region-two-devices");
     let machine = machine.to_str().unwrap();
     let dir = tempfile::tempdir().unwrap();

@@ -53,7 +53,7 @@ fn only_the_running_machine_is_measured() {
 }
 
 #[test]
-fn what_can_not_be_is_bad_usage_and_says_what_to_write() {
+fn impossible_options_are_usage_errors_with_the_valid_form() {
     for (arguments, part) in [
         (vec!["--mixes", "1:2"], "the most write-heavy one is 1:1"),
         (vec!["--mixes", "2"], "write READS:WRITES"),
@@ -74,7 +74,7 @@ fn what_can_not_be_is_bad_usage_and_says_what_to_write() {
 }
 
 #[test]
-fn json_is_all_there_is_on_standard_output_and_what_is_saved_is_the_same() {
+fn standard_output_is_only_json_and_equals_the_saved_file() {
     let dir = tempfile::tempdir().unwrap();
     let file: PathBuf = dir.path().join("report.json");
     let output = probe(&["-q", "--quick", "--json", "--save", file.to_str().unwrap()], &LAB);
@@ -87,7 +87,7 @@ fn json_is_all_there_is_on_standard_output_and_what_is_saved_is_the_same() {
 }
 
 #[test]
-fn a_whole_probe_is_kept_where_others_look_and_a_part_is_not() {
+fn a_complete_probe_is_saved_and_a_partial_one_is_not() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let mut vars = LAB.to_vec();
@@ -114,7 +114,7 @@ fn a_whole_probe_is_kept_where_others_look_and_a_part_is_not() {
 }
 
 #[test]
-fn a_directory_that_can_not_be_written_does_not_cost_the_measurement() {
+fn an_unwritable_directory_does_not_lose_the_measurement() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("file");
     std::fs::write(&file, "").unwrap();

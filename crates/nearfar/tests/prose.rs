@@ -4,8 +4,9 @@
 //! follow for readers who know the field. Each has proper uses, so not the word but its rate is limited, by crate and for all
 //! Markdown together. Code spans and code blocks do not count.
 //!
-//! A crate that exceeds a limit still is in a table with its present figure, which may only fall.
-//! Not here: grammar, spelling, names; comments after code on the same line.
+//! A crate that exceeds a limit still is in a table with its present figure, which may only fall. Names of functions, and so
+//! those of tests, have none of these words.
+//! Not here: grammar, spelling, other names; comments after code on the same line.
 
 #![expect(clippy::unwrap_used, reason = "a check that can't read the repository should stop")]
 
@@ -160,6 +161,30 @@ fn pronouns_are_rare_in_comments_and_markdown() {
     complain(&findings);
 }
 
+/// Names of functions with a pronoun.
+fn vague_functions(text: &str) -> Vec<&str> {
+    let name = |line| {
+        let (_, rest) =
+            str::split_once(line, "fn ").filter(|(before, _)| !before.contains("//"))?;
+        rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()
+    };
+    let is_vague = |name: &&str| name.split('_').any(|word| PRONOUNS.contains(&word));
+    text.lines().filter_map(name).filter(is_vague).collect()
+}
+
+#[test]
+fn function_names_have_no_pronouns() {
+    let mut messages = Vec::new();
+    for (file, text) in rust() {
+        let vague = vague_functions(&text).into_iter();
+        messages.extend(vague.map(|name| format!("{file}: {name}: name the thing meant")));
+    }
+    complain(&messages);
+    let text =
+        "F what_is_read() {\n    pub(crate) F of_whose(who: u8) {\n// F who()\nF somewhat() {}\n";
+    assert_eq!(vague_functions(&text.replace('F', "fn")), ["what_is_read", "of_whose"]);
+}
+
 /// The first word of a line.
 fn opening(line: &str) -> &str {
     let line = line.trim_start();
@@ -182,7 +207,7 @@ fn headings(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn heads_and_headings_begin_with_a_noun_and_not_with_a_question() {
+fn file_heads_and_headings_begin_with_a_noun() {
     let is_question = |line: &str| OPENINGS.contains(&opening(line));
     let say = |line: &str| format!("`{}` begins with one of {OPENINGS:?}; name it", line.trim());
     let mut findings = Vec::new();

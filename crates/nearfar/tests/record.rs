@@ -20,7 +20,7 @@ fn error(output: &Output) -> String {
 }
 
 #[test]
-fn bad_values_name_the_option_the_value_and_the_way_out() {
+fn invalid_values_are_refused_with_option_value_and_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("x.nfr");
     for (words, says) in [
@@ -58,7 +58,7 @@ fn a_command_that_can_not_be_recorded_is_not_started() {
 }
 
 #[test]
-fn one_thing_is_recorded_at_a_time_and_one_has_to_be_named() {
+fn exactly_one_target_must_be_named() {
     for arguments in [&["-o", "x"][..], &["--machine", "--pid", "1", "-o", "x"]] {
         assert_eq!(record(arguments).status.code(), Some(2), "{arguments:?}");
     }
@@ -104,7 +104,7 @@ const TIER: usize = 14;
 const EMULATED: usize = 15;
 
 #[test]
-fn a_record_is_read_back_from_parquet_in_the_order_of_time() {
+fn a_record_reads_back_from_parquet_in_the_order_of_time() {
     let dir = tempfile::tempdir().unwrap();
     let record = testkit::moving_hot_set();
     record_in(dir.path(), &record);
@@ -187,7 +187,7 @@ fn parquet_that_can_not_be_written_is_refused_before_the_command_starts() {
 }
 
 #[test]
-fn help_tells_what_is_watched_and_the_defaults() {
+fn help_names_the_monitored_memory_and_the_defaults() {
     let output = record(&["--help"]);
     let help = String::from_utf8(output.stdout).unwrap();
     for says in [

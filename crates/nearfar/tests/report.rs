@@ -78,7 +78,7 @@ fn a_heatmap_on_a_terminal_has_colours() {
 }
 
 #[test]
-fn colours_are_as_wanted_and_else_only_on_a_terminal() {
+fn colours_follow_the_option_and_default_to_terminals_only() {
     let files = Files::moving();
     for (color, coloured) in
         [(None, false), (Some("--color"), true), (Some("--color=never"), false)]
@@ -136,7 +136,7 @@ fn figures_in_json_are_numbers_with_their_units_in_the_names() {
 }
 
 #[test]
-fn damos_records_are_shown_as_they_are_and_imported() {
+fn records_of_damo_are_shown_directly_and_imported() {
     let files = Files::moving();
     let raw = damo("damo-raw.json");
     let raw = raw.to_str().unwrap();
@@ -215,7 +215,7 @@ fn a_record_cut_off_is_shown_up_to_the_cut_and_the_cut_is_named() {
 }
 
 #[test]
-fn files_that_are_no_record_are_refused_with_what_they_are() {
+fn files_that_are_not_records_are_refused_with_their_type() {
     let files = Files::moving();
     let whole = fs::read(files.path("record.nfr")).unwrap();
     let write = |name: &str, bytes: &[u8]| fs::write(files.path(name), bytes).unwrap();
@@ -251,7 +251,7 @@ fn files_that_are_no_record_are_refused_with_what_they_are() {
 }
 
 #[test]
-fn what_can_not_be_written_is_refused_before_anything_is() {
+fn unwritable_output_is_refused_before_anything_is_written() {
     let files = Files::moving();
     let before = fs::read(files.path("record.nfr")).unwrap();
     for (arguments, why) in [
@@ -274,7 +274,7 @@ fn what_can_not_be_written_is_refused_before_anything_is() {
 }
 
 #[test]
-fn the_page_fits_a_phone_and_a_desktop_and_the_console_stays_silent() {
+fn the_page_fits_phone_and_desktop_without_console_messages() {
     let files = Files::moving();
     files.shown(&["wss", "record.nfr", "--html", "out.html"]);
     browser::fits(&files.path("out.html"), "384 MiB on average");

@@ -82,7 +82,7 @@ fn the_program_has_the_policy_and_no_parent() {
 }
 
 #[test]
-fn the_program_runs_on_the_cpus_it_was_told() {
+fn the_program_runs_on_the_requested_cpus() {
     let status = shown(&["-C", "0", "cat", "/proc/self/status"]);
     assert!(status.contains("Cpus_allowed_list:\t0\n"), "{status}");
     let status = shown(&["-N", "0", "--report=/dev/null", "--", "cat", "/proc/self/status"]);
@@ -90,7 +90,7 @@ fn the_program_runs_on_the_cpus_it_was_told() {
 }
 
 #[test]
-fn statuses_are_the_programs_own_or_a_shells() {
+fn the_exit_status_is_the_programs_or_follows_shell_conventions() {
     for report in [&[][..], &["--report=/dev/null"]] {
         let status = |command: &[&str]| run(&[report, command].concat()).status.code();
         assert_eq!(status(&["true"]), Some(0));
@@ -105,7 +105,7 @@ fn statuses_are_the_programs_own_or_a_shells() {
 }
 
 #[test]
-fn what_fails_before_the_program_runs_ends_with_125_also_for_tiering() {
+fn failures_before_the_program_starts_exit_with_125_also_for_tiering() {
     let nodes = std::fs::read_to_string("/sys/devices/system/node/has_memory").unwrap_or_default();
     if nodes.trim() != "0" {
         return;
@@ -130,7 +130,7 @@ fn options_after_the_program_are_the_programs() {
 }
 
 #[test]
-fn a_report_tells_where_the_tree_of_processes_had_its_memory() {
+fn a_report_has_the_nodes_of_the_process_trees_memory() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("report.json");
     // A child of the program holds 64 MiB for a while; standard output stays the program's.
@@ -224,7 +224,7 @@ fn real_time_signals_reach_the_program() {
 }
 
 #[test]
-fn a_program_that_is_killed_leaves_no_parent_waiting() {
+fn the_parent_ends_when_its_program_is_killed() {
     let (mut child, _lines) = signalled("USR1");
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap();
     // To all of the job, as a terminal or `timeout` does.
@@ -233,7 +233,7 @@ fn a_program_that_is_killed_leaves_no_parent_waiting() {
 }
 
 #[test]
-fn node_sets_are_resolved_against_the_machine_and_the_cpus() {
+fn node_sets_resolve_against_the_machine_and_the_cpus() {
     for (machine, arguments, expected) in [
         ("two-sockets.tree", &["-m", "near"][..], "memory   binding to nodes 0-1"),
         ("two-sockets.tree", &["-m", "near", "-N", "1"], "memory   binding to node 1"),
@@ -261,7 +261,7 @@ fn node_sets_are_resolved_against_the_machine_and_the_cpus() {
 }
 
 #[test]
-fn automatic_weights_are_set_or_used_as_they_are() {
+fn automatic_weights_are_set_unless_already_in_force() {
     let plan = planned("hbm-flat.tree", &["-w", "auto", "-N", "0"]);
     assert!(plan.contains("weighted interleaving over nodes 0,2"), "{plan}");
     assert!(plan.contains("set to 1:2 (now 1:1) until nearfar weights --restore"), "{plan}");
@@ -272,7 +272,7 @@ fn automatic_weights_are_set_or_used_as_they_are() {
 }
 
 #[test]
-fn nodes_of_several_sockets_are_not_weighed_while_their_links_are_unknown() {
+fn weights_over_sockets_are_refused_without_link_bandwidths() {
     for machine in ["hbm-flat.tree", "cxl-region-two-devices.tree"] {
         let error = refused_on(machine, &["-w", "auto"], 125);
         assert!(error.contains("links between them is not known"), "{error}");
@@ -281,7 +281,7 @@ fn nodes_of_several_sockets_are_not_weighed_while_their_links_are_unknown() {
 }
 
 #[test]
-fn a_kernel_without_weighted_interleave_refuses_or_falls_back_and_says_so() {
+fn without_weighted_interleave_a_run_is_refused_or_falls_back_with_a_note() {
     for arguments in [&["-w", "all"][..], &["-w", "auto"]] {
         let error = refused_on("one-tier.tree", arguments, 125);
         assert!(error.contains("lacks weighted_interleave") && error.contains("6.9"), "{error}");
@@ -293,7 +293,7 @@ fn a_kernel_without_weighted_interleave_refuses_or_falls_back_and_says_so() {
 }
 
 #[test]
-fn bad_usage_is_refused_with_what_was_asked_and_what_there_is() {
+fn usage_errors_name_the_request_and_the_available_nodes() {
     for (machine, arguments, part) in [
         ("two-sockets.tree", &["-m", "7"][..], "-m: node set `7`: no node 7"),
         ("two-sockets.tree", &["-i", "cxl"], "names no node here"),
@@ -366,7 +366,7 @@ fn a_heap_is_planned_with_its_nodes() {
 }
 
 #[test]
-fn a_heap_that_runs_is_of_its_kind() {
+fn a_running_heap_is_of_its_kind() {
     let mut command = nearfar();
     command.args(["--heap", "heap=bind:0 report=stderr"]);
     let output = command.args(["sort", "/etc/passwd"]).output().unwrap();
@@ -407,7 +407,7 @@ fn without_policies<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static)
 }
 
 #[test]
-fn a_sandbox_that_refuses_policies_is_named_with_the_way_out_and_nothing_runs() {
+fn a_sandbox_that_refuses_policies_is_named_with_the_remedy_before_a_start() {
     without_policies(|| {
         assert!(run(&["--", "true"]).status.success(), "no policy is asked for");
         for policy in [&["-m", "0"][..], &["-i", "0"], &["-p", "0"], &["-l"]] {
@@ -420,7 +420,7 @@ fn a_sandbox_that_refuses_policies_is_named_with_the_way_out_and_nothing_runs() 
 }
 
 #[test]
-fn a_heap_or_a_cache_that_a_sandbox_forbids_to_place_is_not_started() {
+fn without_permission_to_place_memory_heap_and_cache_do_not_start() {
     without_policies(|| {
         let mut heap = nearfar();
         heap.args(["--heap", "0", "--", "echo", "started"]);
@@ -452,7 +452,7 @@ fn a_heap_or_a_cache_that_a_sandbox_forbids_to_place_is_not_started() {
 }
 
 #[test]
-fn near_and_far_are_those_of_the_cpus_that_n_names() {
+fn near_and_far_are_relative_to_the_cpus_of_option_n() {
     let on = |node: &str, memory: &[&str]| {
         planned("two-sockets.tree", &[&["-N", node], memory].concat())
     };

@@ -14,7 +14,7 @@ fn sense(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn loads_are_timed_from_every_node_that_has_cpus_to_every_node_that_has_memory() {
+fn loads_are_timed_from_every_node_with_cpus_to_every_node_with_memory() {
     let output = sense(&["--sensor", "latency", "--duration", "200ms", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -35,7 +35,7 @@ fn loads_are_timed_from_every_node_that_has_cpus_to_every_node_that_has_memory()
 }
 
 #[test]
-fn a_sensor_that_can_not_be_used_says_why_and_fails() {
+fn an_unusable_sensor_fails_with_the_reason() {
     // Not in any guest of the lab.
     let output = sense(&["--sensor", "lab", "--duration", "100ms", "--json"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -49,7 +49,7 @@ fn a_sensor_that_can_not_be_used_says_why_and_fails() {
 }
 
 #[test]
-fn what_is_no_sensor_and_no_process_is_refused() {
+fn unknown_sensors_and_processes_are_refused() {
     let output = sense(&["--sensor", "eyes"]);
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{said}");
@@ -61,7 +61,7 @@ fn what_is_no_sensor_and_no_process_is_refused() {
 }
 
 #[test]
-fn completions_offer_the_sensors_there_are() {
+fn completions_offer_the_existing_sensors() {
     let run = |arguments: &[&str]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_nearfar"));
         let output = command.args(arguments).output().unwrap();

@@ -26,7 +26,7 @@ fn asked(file: &Path) -> Option<i32> {
 }
 
 #[test]
-fn services_are_denied_while_setup_runs_and_the_policy_goes_with_it() {
+fn services_are_denied_only_while_setup_runs() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("policy-rc.d");
     let mut setup = shell(&file);
@@ -63,7 +63,7 @@ fn another_setup_replaces_the_policy_of_a_killed_one() {
 }
 
 #[test]
-fn a_policy_of_the_administrator_stays() {
+fn a_policy_of_the_administrator_is_kept() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("policy-rc.d");
     std::fs::write(&file, "#!/bin/sh\nexit 104\n").unwrap();

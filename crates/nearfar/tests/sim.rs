@@ -64,7 +64,7 @@ fn a_comparison_has_every_figure_of_every_policy_as_a_fraction() {
 }
 
 #[test]
-fn a_seed_is_a_result_and_another_seed_another() {
+fn a_seed_determines_the_result() {
     let run = |seed: &str| sim(&[&COMPARE[..], &["--json", "--seed", seed]].concat()).stdout;
     assert_eq!(run("7"), run("7"));
     assert_ne!(run("7"), run("8"));
@@ -86,7 +86,7 @@ fn every_output_says_that_it_is_simulated() {
 }
 
 #[test]
-fn controllers_at_work_stand_beside_placements_that_stay() {
+fn controllers_are_compared_with_static_placements() {
     let words = ["compare", "--machine", "numa-4node", "--workload", "streamcluster", "--policies"];
     let found = json(&[&words[..], &["first-touch,interleave,carrefour,balanced"]].concat());
     let results = found["results"].as_array().unwrap();
@@ -115,7 +115,7 @@ fn charts_fit_a_phone_and_a_desktop() {
 }
 
 #[test]
-fn a_fleets_day_says_how_it_was_sampled() {
+fn a_fleets_day_states_its_sampling() {
     let words = ["fleet", "--hosts", "2"];
     let found = json(&words);
     assert_eq!(
@@ -134,7 +134,7 @@ fn a_fleets_day_says_how_it_was_sampled() {
 }
 
 #[test]
-fn validation_holds_and_says_what_was_fitted() {
+fn validation_passes_and_marks_fitted_figures() {
     let found = json(&["validate"]);
     assert_eq!(
         (&found["schema"], &found["within_bounds"]),
@@ -162,7 +162,7 @@ fn validation_holds_and_says_what_was_fitted() {
 }
 
 #[test]
-fn what_is_not_there_is_refused_by_name() {
+fn unknown_names_are_refused() {
     for (words, part) in [
         (&["compare", "--policies", "luck"][..], "policy luck"),
         (&["compare"], "--policies"),
@@ -218,7 +218,7 @@ fn the_example_of_an_expander_is_compared() {
 }
 
 #[test]
-fn the_list_has_what_a_comparison_takes() {
+fn the_list_has_the_arguments_of_a_comparison() {
     let text = String::from_utf8(sim(&["list"]).stdout).unwrap();
     let line = text.lines().find(|line| line.contains("carrefour-replicate")).unwrap();
     assert!(line.contains("carrefour-replicate  the same"), "names and texts are columns: {line}");
@@ -244,7 +244,7 @@ fn the_list_has_what_a_comparison_takes() {
 }
 
 #[test]
-fn near_memory_that_is_contended_is_left_where_that_pays() {
+fn colloid_leaves_contended_near_memory() {
     let words = ["compare", "--machine", "colloid-135ns", "--workload", "hot-set"];
     let more = ["--contention", "3", "--policies", "first-touch,colloid,oracle"];
     let found = json(&[&words[..], &more[..]].concat());
@@ -287,7 +287,7 @@ fn controllers_over_time_have_a_row_for_each_latency() {
 }
 
 #[test]
-fn a_stream_is_the_same_on_any_number_of_threads() {
+fn a_stream_does_not_depend_on_the_number_of_threads() {
     for source in ["uniform", "zipf", "hot-set"] {
         let run = |threads| {
             let found = bench_json(&["--millions", "3", "--source", source, "--threads", threads]);
@@ -320,7 +320,7 @@ fn a_record_is_played_back() {
 }
 
 #[test]
-fn a_record_that_is_cut_off_or_hostile_is_played_as_far_as_it_goes_or_refused_by_name() {
+fn a_damaged_record_is_replayed_to_the_damage_or_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("odd.record");
     let record = nearfar_record::testkit::moving_hot_set();
@@ -387,7 +387,7 @@ fn kept(gain: f64) -> String {
 }
 
 #[test]
-fn the_model_stands_beside_what_the_lab_saw() {
+fn the_model_is_compared_with_results_of_the_lab() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kept.json");
     let said = |gain: f64| {
@@ -411,7 +411,7 @@ fn the_model_stands_beside_what_the_lab_saw() {
 }
 
 #[test]
-fn what_the_lab_did_not_see_is_refused_by_name() {
+fn unsuitable_results_of_the_lab_are_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kept.json");
     for (text, said) in [

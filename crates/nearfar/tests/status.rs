@@ -54,7 +54,7 @@ fn fixture(name: &str) -> String {
 }
 
 #[test]
-fn on_a_terminal_of_twenty_columns_commands_answer_and_break_their_lines() {
+fn commands_wrap_their_lines_on_a_terminal_of_twenty_columns() {
     let machine = fixture("hbm-flat.tree");
     let damo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/record/damo-raw.json");
     let damo = damo.to_str().unwrap();
@@ -83,7 +83,7 @@ fn on_a_terminal_of_twenty_columns_commands_answer_and_break_their_lines() {
 }
 
 #[test]
-fn a_move_that_can_not_be_is_refused_before_a_page_moves() {
+fn an_impossible_move_is_refused_before_a_page_moves() {
     let state = State::new();
     let own = std::process::id().to_string();
     let file = state.0.path().join("moved.json");
@@ -203,7 +203,7 @@ fn a_recorded_machine_has_tiers_and_no_services() {
 }
 
 #[test]
-fn errors_of_memory_are_problems() {
+fn memory_errors_are_problems() {
     let state = State::new();
     let tree = state.0.path().join("errors.tree");
     let errors = "\n@ sys/devices/system/node/node1/memory_failure/total\n2\n\
@@ -222,7 +222,7 @@ fn errors_of_memory_are_problems() {
 }
 
 #[test]
-fn settings_of_killed_processes_are_shown_and_restored_whoever_has_changed_them() {
+fn settings_of_any_killed_process_are_shown_and_restored() {
     let state = State::new();
     for (number, by) in [(1, "tier"), (2, "damon"), (3, "balance"), (4, "weights"), (5, "another")]
     {
@@ -270,7 +270,7 @@ fn settings_of_killed_processes_are_shown_and_restored_whoever_has_changed_them(
 }
 
 #[test]
-fn an_entry_that_can_not_be_read_is_named_and_keeps_no_other_from_being_restored() {
+fn an_unreadable_entry_is_named_and_does_not_block_other_restores() {
     let state = State::new();
     state.batch(1, "tier", 71);
     std::fs::write(state.journal().join("0000000009.json"), "not json").unwrap();
@@ -351,7 +351,7 @@ fn ps_watches_until_it_is_interrupted() {
 }
 
 #[test]
-fn an_option_before_the_command_is_the_commands() {
+fn an_option_before_the_command_applies_to_it() {
     let state = State::new();
     for words in [&["--json", "status"][..], &["--json"]] {
         let (code, out, err) = state.nearfar(words);

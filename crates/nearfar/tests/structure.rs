@@ -142,7 +142,7 @@ fn knows_arguments(file: &str, code: &str) -> bool {
 }
 
 #[test]
-fn no_crate_is_larger_than_one_can_know() {
+fn no_crate_exceeds_its_size_limit() {
     for (name, src) in crates() {
         let lines: usize = sources(&src).values().map(|code| code.lines().count()).sum();
         assert_eq!(too_large(&name, lines), None);
@@ -151,7 +151,7 @@ fn no_crate_is_larger_than_one_can_know() {
 }
 
 #[test]
-fn modules_of_a_crate_know_each_other_in_one_direction() {
+fn modules_of_a_crate_have_no_import_cycles() {
     let mut findings = Vec::new();
     for (name, src) in crates() {
         for (a, b) in circles(&graph(&sources(&src))) {
@@ -162,7 +162,7 @@ fn modules_of_a_crate_know_each_other_in_one_direction() {
 }
 
 #[test]
-fn the_command_line_is_imported_by_nothing_below_it() {
+fn nothing_below_the_command_line_imports_it() {
     let mut findings = Vec::new();
     for (name, src) in crates() {
         for (file, code) in sources(&src) {
@@ -175,7 +175,7 @@ fn the_command_line_is_imported_by_nothing_below_it() {
 }
 
 #[test]
-fn an_import_of_the_command_line_is_found_below_it_alone() {
+fn an_import_of_the_command_line_is_found_only_below_it() {
     assert!(knows_arguments("serve.rs", "use crate::cli::cache::Args;"));
     assert!(knows_arguments("serve/plan.rs", "super::super::cli::run();"));
     assert!(!knows_arguments("cli/cache.rs", "use crate::cli::machine;"));
@@ -194,7 +194,7 @@ fn imports_are_found_however_they_are_written() {
 }
 
 #[test]
-fn a_circle_is_found_through_others() {
+fn a_circle_through_several_modules_is_found() {
     let of = |text: &str| -> BTreeMap<String, BTreeSet<String>> {
         let of = |line: &str| {
             let (from, to) = line.split_once(':').unwrap();

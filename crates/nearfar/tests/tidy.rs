@@ -47,7 +47,7 @@ fn files(extension: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_rust_file_opens_with_a_head() {
+fn every_rust_file_begins_with_a_head() {
     // A licence line may precede the head: the plugin has its own licence.
     let licence = |line: &&str| line.starts_with("// SPDX-License-Identifier:");
     let headless = |text: &String| {
@@ -73,7 +73,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
 }
 
 #[test]
-fn files_that_comments_and_documents_name_exist() {
+fn files_named_in_comments_and_documents_exist() {
     let sources = files("rs");
     let exists = |name: &str| {
         sources.iter().any(|(path, _)| *path == name || path.ends_with(&format!("/{name}")))
@@ -97,7 +97,7 @@ fn files_that_comments_and_documents_name_exist() {
 }
 
 #[test]
-fn unsafe_code_stays_in_its_homes_and_says_why() {
+fn unsafe_code_is_only_in_listed_modules_with_reasons() {
     let mut findings = Vec::new();
     for (name, text) in files("rs") {
         let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
@@ -118,7 +118,7 @@ fn unsafe_code_stays_in_its_homes_and_says_why() {
 }
 
 #[test]
-fn files_stay_readable_in_length() {
+fn files_are_within_their_length_limits() {
     let limit = |name: &str| {
         LONGER.iter().find(|(long, _)| *long == name).map_or(LINES_MAX, |(_, lines)| *lines)
     };
@@ -135,7 +135,7 @@ fn files_stay_readable_in_length() {
 }
 
 #[test]
-fn every_crate_inherits_the_lints_and_stands_in_the_architecture() {
+fn every_crate_inherits_the_lints_and_is_in_the_architecture() {
     let architecture = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let mut findings = Vec::new();
     let mut crates = BTreeSet::new();
@@ -189,7 +189,7 @@ fn an_unused_module_is_found_however_it_is_declared() {
 }
 
 #[test]
-fn nothing_names_a_machine_it_was_made_on() {
+fn no_file_names_the_machine_it_was_made_on() {
     // Put together here so that this file does not find itself.
     let words = [["/wo", "rk/"], ["/ro", "ot/."], ["clean", "-room"]].map(|parts| parts.concat());
     let mut findings = Vec::new();
@@ -206,7 +206,7 @@ fn nothing_names_a_machine_it_was_made_on() {
 }
 
 #[test]
-fn temporary_files_have_names_that_nobody_can_foresee() {
+fn temporary_files_have_unpredictable_names() {
     // Put together here so that this file does not find itself.
     let joined = |parts: [&str; 2]| parts.concat();
     let of_anyone = [["create", "_dir"], ["temp_dir()", ".join"], ["{}", ".tmp\""]].map(joined);

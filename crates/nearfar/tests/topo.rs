@@ -46,7 +46,7 @@ fn json(text: &str) -> serde_json::Value {
 }
 
 #[test]
-fn each_recorded_machine_gives_the_json_beside_it() {
+fn each_recorded_machine_gives_its_expected_json() {
     for tree in trees() {
         let text = shown(&["--json", "--sysfs", tree.to_str().unwrap()]);
         let expected = tree.with_extension("json");
@@ -74,7 +74,7 @@ fn the_text_fits_a_terminal_and_names_every_node() {
 }
 
 #[test]
-fn a_directory_that_stands_for_the_root_shows_the_same_as_its_recording() {
+fn a_directory_used_as_root_shows_the_same_as_its_recording() {
     for tree in trees() {
         let text = std::fs::read_to_string(&tree).unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ fn a_directory_that_stands_for_the_root_shows_the_same_as_its_recording() {
 }
 
 #[test]
-fn what_is_recorded_shows_the_same_machine_again() {
+fn a_recording_shows_the_same_machine_again() {
     let tree = machines().join("cxl-region-two-devices.tree");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("again.tree");
@@ -104,7 +104,7 @@ fn what_is_recorded_shows_the_same_machine_again() {
 }
 
 #[test]
-fn what_the_user_says_of_a_node_decides_near_and_far() {
+fn a_nodes_kind_given_by_the_user_decides_near_and_far() {
     let tree = machines().join("two-sockets.tree");
     let text = shown(&["--json", "--kind", "1=cxl", "--sysfs", tree.to_str().unwrap()]);
     let machine = json(&text);
@@ -115,7 +115,7 @@ fn what_the_user_says_of_a_node_decides_near_and_far() {
 }
 
 #[test]
-fn a_wrong_place_to_look_is_refused_with_what_was_found_and_what_to_do() {
+fn an_invalid_sysfs_directory_is_refused_with_the_finding_and_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name).display().to_string();
     std::fs::create_dir_all(at("sys-copy/devices/system/node/node0")).unwrap();
@@ -135,7 +135,7 @@ fn a_wrong_place_to_look_is_refused_with_what_was_found_and_what_to_do() {
 
 /// Links that lead in circles, files that may not be read, and no /proc: the rest is shown, with findings.
 #[test]
-fn a_damaged_directory_is_shown_as_far_as_it_can_be_read() {
+fn a_damaged_directory_is_shown_as_far_as_it_is_readable() {
     let text = std::fs::read_to_string(machines().join("cxl-region-two-devices.tree")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     nearfar_kernel::fs::plant(&nearfar_topology::Tree::parse(&text), dir.path()).unwrap();
@@ -154,7 +154,7 @@ fn a_damaged_directory_is_shown_as_far_as_it_can_be_read() {
 }
 
 #[test]
-fn a_kind_that_can_not_be_is_refused() {
+fn an_impossible_kind_is_refused() {
     let tree = machines().join("laptop.tree").display().to_string();
     for (kind, part) in [
         ("1=cxl", "no node 1 here; this machine has node 0 (dram"),
@@ -168,14 +168,14 @@ fn a_kind_that_can_not_be_is_refused() {
 }
 
 #[test]
-fn a_recording_that_can_not_be_written_fails_before_anything_is_shown() {
+fn an_unwritable_recording_fails_before_any_output() {
     let tree = machines().join("laptop.tree").display().to_string();
     let message = refused(&["--sysfs", &tree, "--record", "/nonexistent/dir/file"], 1);
     assert!(message.contains("/nonexistent/dir/file"), "{message}");
 }
 
 #[test]
-fn a_guest_of_the_lab_says_that_it_is_emulated() {
+fn a_guest_of_the_lab_is_marked_emulated() {
     let text = std::fs::read_to_string(machines().join("lab-cxl-2tier.tree")).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let guest = dir.path().join("guest.tree");

@@ -30,7 +30,7 @@ fn installed(dir: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn every_service_is_confined_below_an_exposure_of_3() {
+fn every_service_has_a_security_exposure_below_3() {
     let dir = tempfile::tempdir().unwrap();
     let units = installed(dir.path());
     assert_eq!(units.len(), 4, "{units:?}");
@@ -45,7 +45,7 @@ fn every_service_is_confined_below_an_exposure_of_3() {
 }
 
 #[test]
-fn systemd_understands_every_line() {
+fn systemd_accepts_every_line() {
     let dir = tempfile::tempdir().unwrap();
     let units = installed(dir.path());
     let output = Command::new("systemd-analyze").arg("verify").args(&units).output().unwrap();
@@ -62,13 +62,13 @@ fn nearfar(arguments: &[&str]) -> Command {
 
 /// Those that need several nodes are followed in a guest.
 #[test]
-fn the_daemon_says_when_it_is_ready_alive_and_stopping() {
+fn the_daemon_notifies_systemd_when_ready_alive_and_stopping() {
     notified::notifies(&mut nearfar(&["daemon", "--advice", "advice"]), "STATUS=publishing at");
 }
 
 /// It may open no socket once it serves.
 #[test]
-fn the_cache_says_when_it_is_ready_alive_and_stopping() {
+fn the_cache_notifies_systemd_when_ready_alive_and_stopping() {
     let service = ["cache", "serve", "-p", "0", "-m", "16m"];
     notified::notifies(&mut nearfar(&service), "STATUS=serving");
 }

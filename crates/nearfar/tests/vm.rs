@@ -83,7 +83,7 @@ fn json_has_the_plan() {
 }
 
 #[test]
-fn refusals_are_usage_errors_that_name_what_the_machine_has() {
+fn refusals_are_usage_errors_that_name_the_machines_kinds() {
     let path = recording("lab-cxl-2tier.tree");
     for (line, part) in [
         (
@@ -277,7 +277,7 @@ fn running_machines_are_listed_with_their_memory() {
 }
 
 #[test]
-fn a_machine_of_another_user_is_refused_with_the_way_out() {
+fn a_machine_of_another_user_is_refused_with_the_remedy() {
     let Some(user) = OtherUser::new() else { return };
     let monitor = format!("unix:{},server=on,wait=off", user.dir().join("qmp").display());
     let Some(guest) = run(&["-m", "64M", "-qmp", &monitor]) else { return };

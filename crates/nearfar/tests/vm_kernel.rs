@@ -260,7 +260,7 @@ fn a_guest_kernel_builds_tiers_in_the_hosts_order_with_its_figures() {
 }
 
 #[test]
-fn a_guest_tiers_by_itself_from_the_hmat_it_was_given() {
+fn a_guest_kernel_tiers_by_the_hmat_it_was_given() {
     let Some(lab) = Lab::find() else { return };
     let dir = tempfile::tempdir().unwrap();
     let initrd = lab.initrd(dir.path(), TIERS, &[("warm", &warm(dir.path()))]);

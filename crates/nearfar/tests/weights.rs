@@ -96,7 +96,7 @@ fn unmeasured() -> Machine {
 }
 
 #[test]
-fn firmwares_bandwidths_give_weights_and_what_they_reach() {
+fn firmware_bandwidths_give_weights_and_their_expected_bandwidth() {
     let report = Machine::planted([1, 1, 1, 1], None).json(&[]);
     assert_eq!(report["schema"], "nearfar.weights/2");
     assert_eq!((&report["source"], &report["mix"]), (&json!("hmat"), &json!("2:1")));
@@ -111,7 +111,7 @@ fn firmwares_bandwidths_give_weights_and_what_they_reach() {
 }
 
 #[test]
-fn nodes_of_several_sockets_are_weighed_with_a_note_that_links_are_unknown() {
+fn weights_over_sockets_have_a_note_that_links_are_unknown() {
     let machine = Machine::planted([1, 1, 1, 1], None);
     let said = String::from_utf8(machine.weights(&[]).stderr).unwrap();
     assert!(said.contains("the bandwidth of the links between them is not known"), "{said}");
@@ -121,7 +121,7 @@ fn nodes_of_several_sockets_are_weighed_with_a_note_that_links_are_unknown() {
 }
 
 #[test]
-fn a_set_of_nodes_is_weighed_alone() {
+fn a_set_of_nodes_gets_weights_of_its_own() {
     let machine = Machine::planted([1, 1, 1, 1], None);
     let report = machine.json(&["--nodes", "dram"]);
     assert_eq!(report["nodes"].as_array().unwrap().len(), 2);
@@ -131,7 +131,7 @@ fn a_set_of_nodes_is_weighed_alone() {
 }
 
 #[test]
-fn weights_that_do_as_well_need_not_be_set() {
+fn equivalent_weights_need_not_be_set() {
     let text = Machine::planted([30, 30, 60, 61], Some("true")).shown(&[]);
     assert!(text.contains("No need to set them"), "{text}");
 }
@@ -155,7 +155,7 @@ fn applied_weights_are_undone_by_restore() {
 }
 
 #[test]
-fn settings_are_restored_though_the_journal_can_no_longer_be_written() {
+fn settings_are_restored_even_if_the_journal_becomes_unwritable() {
     let machine = Machine::planted([7, 1, 1, 1], Some("true"));
     machine.shown(&["--apply"]);
     let user = if rustix::process::geteuid().is_root() { "-m" } else { "-mr" };
@@ -186,7 +186,7 @@ fn settings_are_restored_though_the_journal_can_no_longer_be_written() {
 }
 
 #[test]
-fn another_user_restores_nothing_and_is_told_the_cause_once() {
+fn an_unprivileged_restore_changes_nothing_and_names_the_cause_once() {
     let Some(user) = OtherUser::new() else { return };
     let machine = Machine::planted([7, 1, 1, 1], None);
     machine.shown(&["--apply"]);
@@ -210,7 +210,7 @@ fn another_user_restores_nothing_and_is_told_the_cause_once() {
 }
 
 #[test]
-fn another_user_is_told_in_a_dry_run_what_the_run_would_need() {
+fn a_dry_run_of_an_unprivileged_user_names_the_needed_privilege() {
     let Some(user) = OtherUser::new() else { return };
     let machine = Machine::planted([7, 1, 1, 1], None);
     set_permissions(machine.dir.path(), Permissions::from_mode(0o755)).unwrap();
@@ -235,7 +235,7 @@ fn another_user_is_told_in_a_dry_run_what_the_run_would_need() {
 }
 
 #[test]
-fn each_written_setting_is_printed_if_wanted() {
+fn each_written_setting_is_printed_with_verbose() {
     let machine = Machine::planted([7, 1, 1, 1], None);
     let output = machine.weights(&["0=3,2-3=4", "--apply", "-v"]);
     let said = String::from_utf8(output.stderr).unwrap();
@@ -247,7 +247,7 @@ fn each_written_setting_is_printed_if_wanted() {
 }
 
 #[test]
-fn applying_twice_goes_back_to_the_first_state() {
+fn a_restore_after_two_applies_returns_to_the_first_state() {
     let machine = Machine::planted([7, 1, 1, 1], None);
     machine.shown(&["--apply"]);
     let again = machine.shown(&["--apply"]);
@@ -264,7 +264,7 @@ fn applying_twice_goes_back_to_the_first_state() {
 }
 
 #[test]
-fn weights_of_ones_own_are_judged_set_and_undone() {
+fn given_weights_are_evaluated_set_and_restored() {
     let machine = Machine::planted([7, 1, 1, 1], None);
     let report = machine.json(&["0=3,2=1"]);
     assert_eq!((&report["chosen"]["weights"], &report["given"]), (&json!([3, 1]), &json!(true)));
@@ -288,7 +288,7 @@ fn weights_of_ones_own_are_judged_set_and_undone() {
 }
 
 #[test]
-fn figures_of_the_labs_firmware_are_called_emulated() {
+fn figures_of_the_labs_firmware_are_marked_emulated() {
     for (recording, emulated) in [("lab-cxl-2tier", true), ("cxl-region-two-devices", false)] {
         let path =
             format!("{}/../../fixtures/machines/{recording}.tree", env!("CARGO_MANIFEST_DIR"));
@@ -300,7 +300,7 @@ fn figures_of_the_labs_firmware_are_called_emulated() {
 }
 
 #[test]
-fn a_dry_run_says_what_it_would_write_and_writes_nothing() {
+fn a_dry_run_prints_the_writes_and_performs_none() {
     let machine = Machine::planted([7, 1, 1, 1], Some("true"));
     let text = machine.shown(&["--apply", "--dry-run"]);
     assert!(text.contains("would write 1") && text.contains("(was 7)"), "{text}");
@@ -314,7 +314,7 @@ fn a_dry_run_says_what_it_would_write_and_writes_nothing() {
 }
 
 #[test]
-fn weights_someone_else_changed_since_are_left_alone_unless_told() {
+fn weights_changed_by_others_since_are_kept_unless_overwritten() {
     let machine = Machine::planted([7, 1, 1, 1], None);
     machine.shown(&["--apply"]);
     std::fs::write(machine.root().join(DIR).join("node2"), "9\n").unwrap();
@@ -330,7 +330,7 @@ fn weights_someone_else_changed_since_are_left_alone_unless_told() {
 }
 
 #[test]
-fn what_a_recording_can_not_do_is_refused_before_anything_is_written() {
+fn operations_impossible_on_a_recording_are_refused_before_any_write() {
     let state = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_nearfar"));
     command.env("NEARFAR_STATE", state.path());
@@ -347,7 +347,7 @@ fn what_a_recording_can_not_do_is_refused_before_anything_is_written() {
 }
 
 #[test]
-fn a_machine_nothing_is_known_of_is_told_to_probe() {
+fn an_unmeasured_machine_gets_the_advice_to_probe() {
     let error = unmeasured().refused(&[], 1);
     assert!(error.contains("node 0 (dram)") && error.contains("nearfar probe"), "{error}");
     let error = unmeasured().refused(&["--from", "probe"], 1);
@@ -391,7 +391,7 @@ fn the_kernels_own_weights_are_shown_without_bandwidths() {
 }
 
 #[test]
-fn a_node_too_slow_to_interleave_with_is_named_with_the_way_to_leave_it_out() {
+fn a_node_too_slow_to_interleave_is_named_with_the_way_to_exclude_it() {
     let machine = Machine::planted([1, 1, 1, 1], None);
     let file = machine.write(
         "slow.json",
@@ -403,7 +403,7 @@ fn a_node_too_slow_to_interleave_with_is_named_with_the_way_to_leave_it_out() {
 }
 
 #[test]
-fn bad_input_is_refused_whole_with_the_status_of_bad_usage() {
+fn invalid_input_is_refused_entirely_with_status_2() {
     let machine = Machine::planted([1, 1, 1, 1], None);
     let absurd = machine.write(
         "absurd.json",

@@ -38,7 +38,7 @@ fn load_generator() {
 }
 
 #[test]
-fn a_program_is_timed_between_what_comes_before_and_after() {
+fn a_program_is_timed_without_its_setup_and_teardown() {
     let dir = tempfile::tempdir().unwrap();
     let mark = |name: &str| format!("echo {name} >> {}", dir.path().join("marks").display());
     let words = ["gups-moving", "--set-mib", "8", "--seconds", "1"];
@@ -69,7 +69,7 @@ fn redis_is_filled_and_every_record_is_found() {
 }
 
 #[test]
-fn all_are_listed_and_what_is_not_there_or_too_large_is_refused() {
+fn workloads_are_listed_and_unknown_or_too_large_ones_refused() {
     let listed = String::from_utf8(workload(&[]).stdout).unwrap();
     assert!(listed.contains("redis-moving") && listed.contains("memcached-large"), "{listed}");
     refused(&["nothing"], "built in are redis-a");

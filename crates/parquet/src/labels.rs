@@ -106,13 +106,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slash_makes_no_directory() {
+    fn a_slash_creates_no_directory() {
         let labels = Labels::new("web=1", "a/b c").unwrap();
         assert_eq!((labels.host(), labels.workload()), ("host=web%3D1", "workload=a%2Fb%20c"));
     }
 
     #[test]
-    fn values_that_name_no_directory_are_refused_with_the_way_out() {
+    fn values_unusable_as_a_directory_are_refused_with_the_remedy() {
         let long = "x".repeat(247);
         for (value, says) in [
             ("", "is empty; give a name"),

@@ -99,7 +99,7 @@ fn region(start: u64, end: u64) -> Region {
 }
 
 #[test]
-fn a_record_becomes_one_part_of_each_table_below_its_host_date_and_workload() {
+fn a_record_gives_one_part_of_each_table_by_host_date_and_workload() {
     let dir = tempfile::tempdir().unwrap();
     let record = testkit::moving_hot_set();
     let summary = written(dir.path(), &record).unwrap();
@@ -116,7 +116,7 @@ fn a_record_becomes_one_part_of_each_table_below_its_host_date_and_workload() {
 }
 
 #[test]
-fn the_schema_is_the_documented_one() {
+fn the_schema_is_as_documented() {
     let dir = tempfile::tempdir().unwrap();
     written(dir.path(), &testkit::short()).unwrap();
     let documented =
@@ -186,7 +186,7 @@ fn residency_has_a_row_for_each_node_even_an_unknown_one() {
 }
 
 #[test]
-fn a_region_gives_a_row_for_each_node_and_one_for_addresses_of_none() {
+fn a_region_has_a_row_for_each_node_and_one_for_addresses_without_node() {
     let dir = tempfile::tempdir().unwrap();
     let mut record = testkit::short();
     // From 1 GiB below the near node's first byte to 1 MiB within the far node.

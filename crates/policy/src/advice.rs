@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_lies_as_its_head_says() {
+    fn the_page_layout_matches_the_documented_format() {
         let mut words = vec![0; WORDS];
         store(&mut words, page(1000).stores(4));
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn three_intervals_without_a_heartbeat_are_too_many() {
+    fn a_page_without_a_heartbeat_for_three_intervals_is_stale() {
         let page = page(1000);
         let fresh = [999, 1000, 1030, 1031].map(|now| page.is_fresh(Nanoseconds(now)));
         assert_eq!(fresh, [false, true, true, false]);
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_none_says_why() {
+    fn an_invalid_page_is_rejected_with_the_reason() {
         let mut words = vec![0; WORDS];
         assert_eq!(reading(&words), Err(Unreadable::Foreign));
         store(&mut words, page(1).stores(0));
@@ -421,7 +421,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(pages in vec_of(any_page(), 1..4), sequence in any::<u64>()) {
+        fn a_written_page_reads_back_equal(pages in vec_of(any_page(), 1..4), sequence in any::<u64>()) {
             let mut words = vec![0; WORDS];
             words[SEQUENCE] = sequence;
             for page in pages {
@@ -434,7 +434,7 @@ mod tests {
 
         /// A reader with a write between any two of its loads gets one complete page or an error.
         #[test]
-        fn of_two_pages_no_mixture_is_read(
+        fn a_reader_never_sees_a_mixture_of_two_pages(
             old in any_page(), new in any_page(), before in 0_usize..80, paces in vec_of(0_usize..12, 1..40),
         ) {
             let words = RefCell::new(vec![0; WORDS]);
@@ -458,7 +458,7 @@ mod tests {
         }
 
         #[test]
-        fn any_words_are_a_page_or_an_error(
+        fn arbitrary_words_parse_as_a_page_or_return_an_error(
             noise in vec_of(any::<u64>(), HEAD..200), counts in (0_u32..5, 0_u32..3), is_headed in any::<bool>(),
         ) {
             let mut words = noise;

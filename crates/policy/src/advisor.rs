@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_gets_slower_is_under_pressure_until_it_is_not() {
+    fn pressure_rises_with_loaded_latency_and_clears_when_latency_falls() {
         let mut one = Advisor::new(&[known(0, None, None), known(1, None, None)]);
         assert_eq!(one.advice(), []);
         one.step(&[look(100), look(250)]);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_begins_under_load_goes_by_firmware() {
+    fn firmware_latency_is_the_baseline_of_a_node_first_sampled_under_load() {
         let mut one = Advisor::new(&[known(0, Some(100), None)]);
         one.step(&[look(240)]);
         assert_eq!(pressures(&one), [240]);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cache_answers_is_no_load_of_the_nodes() {
+    fn samples_served_by_a_cache_do_not_lower_idle_latency() {
         let mut one = Advisor::new(&[known(0, Some(100), None), known(1, Some(250), None)]);
         (0..20).for_each(|_| one.step(&[look(110), look(20)]));
         let idle: Vec<_> = one.advice().iter().map(|advice| advice.idle.0).collect();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_of_another_node_is_not_idle_latency_for_ever() {
+    fn idle_latency_is_reset_if_the_sampled_memory_was_migrated() {
         let mut one = Advisor::new(&[known(1, None, None)]);
         (0..3).for_each(|_| one.step(&[look(100)]));
         one.step(&[Look { strayed: true, ..look(250) }]);
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn bandwidth_in_use_counts_where_it_is_known() {
+    fn used_bandwidth_makes_a_node_busy_only_if_its_limit_is_known() {
         let mut one = Advisor::new(&[known(0, None, Some(10)), known(1, None, None)]);
         let used = |gbps: u64| Look { used: Some(BytesPerSecond(gbps * GB)), ..look(100) };
         one.step(&[used(8), used(8)]);
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenth_of_a_node_is_room() {
+    fn a_node_has_capacity_while_at_least_ten_per_cent_of_it_is_free() {
         let mut one = Advisor::new(&[known(0, None, None)]);
         let free = |share| Look { free: BasisPoints(share), ..look(100) };
         one.step(&[free(1000)]);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_cost_much_are_fewer() {
+    fn expensive_samples_lengthen_the_sampling_interval() {
         let wait = |cpu, looks| pace(Nanoseconds(200_000_000), Nanoseconds(cpu), looks).0;
         assert_eq!(wait(0, 0), 200_000_000);
         assert_eq!(wait(8_000_000, 1), 200_000_000);
@@ -322,13 +322,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn looking_takes_no_more_than_its_share(asked in 1_u64..1 << 40, cost in 0_u64..1 << 40, looks in 1_u64..1000) {
+        fn sampling_uses_no_more_than_its_share_of_cpu_time(asked in 1_u64..1 << 40, cost in 0_u64..1 << 40, looks in 1_u64..1000) {
             let wait = pace(Nanoseconds(asked), Nanoseconds(AT_FIRST.0 + cost * looks), looks).0;
             prop_assert!(wait >= asked && cost * SHARE <= wait);
         }
 
         #[test]
-        fn whatever_is_seen_is_said(
+        fn any_samples_give_advice_for_every_node_with_weights_that_add_up(
             stated in prop::option::of(0_u64..2000),
             looks in prop::collection::vec((any::<u64>(), 0_u32..=10_000, prop::option::of(any::<u64>())), 1..20),
         ) {

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_between_measured_ones_is_drawn_between_its_neighbours() {
+    fn a_mix_between_measured_mixes_is_interpolated() {
         let measured = BandwidthByMix::from_points([
             (Mix::ONE_TO_ONE, gb(30)),
             (Mix::READS, gb(20)),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mix_outside_the_measured_ones_is_refused_and_the_known_ones_are_named() {
+    fn a_mix_outside_the_measured_range_is_rejected_with_the_known_mixes() {
         let measured =
             BandwidthByMix::from_points([(Mix::READS, gb(20)), (Mix::ONE_TO_ONE, gb(30))]).unwrap();
         let error = measured.at(mix("1:3")).unwrap_err().to_string();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_and_contradicting_figures_are_refused() {
+    fn out_of_range_and_contradictory_bandwidths_are_rejected() {
         for bad in [0, BandwidthByMix::MAX.0 + 1, u64::MAX] {
             let error = BandwidthByMix::from_read_write(BytesPerSecond(bad), None).unwrap_err();
             assert!(matches!(error, BandwidthError::Absurd { .. }), "{error}");
@@ -227,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_drawn_bandwidth_lies_between_its_neighbours(
+        fn an_interpolated_bandwidth_lies_between_the_read_and_write_figures(
             asked in any_mix(),
             read in 1..=BandwidthByMix::MAX.0,
             write in 1..=BandwidthByMix::MAX.0,
@@ -238,7 +238,7 @@ mod tests {
         }
 
         #[test]
-        fn a_point_on_the_line_changes_nothing(asked in any_mix(), known in any_mix()) {
+        fn adding_a_point_on_the_interpolated_line_changes_no_bandwidth(asked in any_mix(), known in any_mix()) {
             let bus = BandwidthByMix::from_read_write(gb(40_000), Some(gb(13_000))).unwrap();
             let ends = bus.points().iter().copied();
             let on_line = (known, bus.at(known).unwrap());

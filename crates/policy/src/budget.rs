@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_demoted_to_just_below_the_limit() {
+    fn usage_above_the_maximum_is_demoted_to_just_below_it() {
         let mut keeper = keeper(1000, 0);
         let moves = keeper.step(usage(1500, 0), TICK);
         assert_eq!(moves, Moves { demote: Bytes(510 * MIB), promote: Bytes(0) });
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_met_before_it_arrives() {
+    fn demotion_anticipates_growth_and_keeps_usage_within_the_maximum() {
         let mut keeper = keeper(1000, 0);
         let mut near = 980;
         let mut most = 0;
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn expected_growth_is_not_taken_up_by_promotion_and_decays_by_an_eighth_a_step() {
+    fn promotion_reserves_expected_growth_which_decays_by_an_eighth_a_step() {
         let mut keeper = keeper(1000, 0);
         let mut promotes = |near: u64, far| {
             let moves = keeper.step(Usage { near: Bytes(near), far: Bytes(far) }, TICK);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimum_near_the_maximum_moves_the_aim_of_demotion_up_to_half_a_per_cent_below_it() {
+    fn a_minimum_near_the_maximum_raises_the_demotion_target() {
         for min in [995, 1000] {
             let demotes = |near| keeper(1000, min).step(usage(near, 0), TICK).demote.0 / MIB;
             assert_eq!([demotes(1000), demotes(1001), demotes(1100)], [0, 6, 105], "{min}");
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn budgets_that_cannot_be_are_refused_with_the_reason() {
+    fn invalid_budgets_are_rejected_with_the_reason() {
         let budget = |max: Option<u64>, min: Option<u64>| {
             let mib = |limit: u64| Bytes(limit * MIB);
             Budget::new(max.map(mib), min.map(mib), CAPACITY).unwrap_err().to_string()

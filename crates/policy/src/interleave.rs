@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_machine_has_all_near() {
+    fn an_idle_machine_gives_all_weight_to_near_memory() {
         for rule in RULES {
             let mut one = near_and_far(rule);
             assert_eq!(steps(&mut one, 50, [105, 255]), [PARTS, 0], "{rule:?}");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_saturated_node_is_left_part_by_part_until_it_is_relieved() {
+    fn a_saturated_node_loses_weight_part_by_part_until_it_is_relieved() {
         let mut one = near_and_far(Rule::Saturation);
         assert_eq!(steps(&mut one, 3, [210, 250]), [PARTS, 0], "it may be over soon");
         assert_eq!(steps(&mut one, 4, [210, 250]), [12, 4]);
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_are_saturated_nothing_moves() {
+    fn weights_do_not_change_if_all_nodes_are_saturated() {
         for rule in RULES {
             let mut one = near_and_far(rule);
             steps(&mut one, 5, [400, 300]);
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_that_are_off_for_a_moment_move_nothing() {
+    fn transient_latency_spikes_change_no_weights() {
         for rule in RULES {
             let mut one = near_and_far(rule);
             steps(&mut one, 5, [105, 255]);
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_that_took_no_time_says_nothing() {
+    fn a_latency_sample_of_zero_is_ignored() {
         for rule in RULES {
             let mut one = near_and_far(rule);
             steps(&mut one, 3, [105, 255]);
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_wait_for_memory_to_follow() {
+    fn weights_change_no_further_until_the_placement_follows_them() {
         for rule in RULES {
             let mut one = near_and_far(rule);
             let look = |far_mib: u64| {
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_of_more_parts_moves_them_at_once() {
+    fn a_larger_pace_moves_that_many_parts_in_one_step() {
         let place = Place { idle: Nanoseconds(100), bandwidth: None };
         let mut one = Interleave::new(Rule::Saturation, 6, vec![place; 2]);
         assert_eq!(steps(&mut one, 5, [200, 100]), [4, 12]);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn order_is_by_bandwidth() {
+    fn the_order_rule_fills_nodes_by_descending_bandwidth() {
         let place = |gbps| Place { idle: Nanoseconds(100), bandwidth: Some(BytesPerSecond(gbps)) };
         let mut one = Interleave::new(Rule::Order, 16, vec![place(50), place(400), place(100)]);
         (0..LASTS).for_each(|_| one.step(&[seen(100), seen(100), seen(100)]));
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_comes_to_where_both_nodes_give_all_they_can() {
+    fn every_rule_converges_to_full_use_of_both_nodes() {
         for rule in RULES {
             let mut one = near_and_far(rule);
             let mut placed = [160_u64 << 20, 0];
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_node_gets_nothing() {
+    fn a_full_node_gets_a_weight_of_zero() {
         let full = Seen { free: BasisPoints(500), ..seen(100) };
         for rule in RULES {
             let mut one = near_and_far(rule);
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_goes_where_weights_have_least() {
+    fn the_next_node_is_the_one_furthest_below_its_weight() {
         let mut bytes = [0, 0];
         for _ in 0..160 {
             bytes[next(&[12, 4], &bytes)] += 10;

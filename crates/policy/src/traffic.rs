@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_goes_on_counting_its_pages_and_loses_samples_of_others() {
+    fn a_full_table_counts_its_own_pages_and_drops_samples_of_others() {
         let mut table = Table::new(2, 2);
         for (number, cpu) in [(1, 0), (2, 0), (3, 0), (1, 1), (4, 1), (1, 9)] {
             table.add(sample(number, cpu));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_thin_until_two_samples_came_of_each_page_and_knows_where_pages_went() {
+    fn a_table_is_thin_below_two_samples_a_page_and_tracks_migrated_pages() {
         let mut table = Table::new(10, 2);
         [sample(1, 0), sample(512, 0), sample(600, 1)].into_iter().for_each(|one| table.add(one));
         assert!(table.is_thin());
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_huge_page_are_taken_together_and_small_pages_are_not() {
+    fn whole_pages_merges_the_pieces_of_a_huge_page_but_not_small_pages() {
         let mut table = Table::new(10, 2);
         for (number, cpu) in [(1, 0), (2, 0), (513, 0), (600, 1), (1024, 1)] {
             table.add(sample(number, cpu));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pages_hash_is_its_own() {
+    fn page_hashes_are_distinct_and_depend_on_the_seed() {
         let hashes: alloc::collections::BTreeSet<_> =
             (0..1000).map(|number| sample(number, 0).page.hash(1)).collect();
         assert_eq!(hashes.len(), 1000);

@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn an_awkward_ratio_is_rounded_to_a_short_round_not_to_the_exact_one() {
+    fn an_uneven_ratio_is_rounded_to_a_short_round() {
         // 40:13 exactly would be a round of 53 pages; 3:1 loses 1.9 %.
         assert_eq!(chosen(&[40, 13]), "3:1");
         let exact = weights(&gb(&[40, 13]), BasisPoints(0)).unwrap();
@@ -321,13 +321,13 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_automatic_weights_lose_what_the_head_says() {
+    fn the_kernels_automatic_weights_lose_the_documented_bandwidth() {
         let kernel = Weights::new([(NodeId(0), 24), (NodeId(1), 7)].into()).unwrap();
         assert_eq!(kernel.loss(&gb(&[40, 13])), Some(BasisPoints(252)));
     }
 
     #[test]
-    fn three_tiers_are_weighed_together() {
+    fn three_tiers_get_weights_in_the_order_of_their_bandwidths() {
         let machine = gb(&[40, 160, 27]);
         let found = weights(&machine, TOLERANCE).unwrap();
         assert!(found.loss(&machine).unwrap() <= TOLERANCE);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_pages_on_the_fast_node_cost_little_and_on_the_slow_node_much() {
+    fn excess_pages_cost_little_on_the_fast_node_and_much_on_the_slow_one() {
         let machine = gb(&[100, 20]);
         let loss = |weights: [u8; 2]| {
             let weights = (0..).map(NodeId).zip(weights).collect();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sixty_three_to_one_pair_is_weighed_and_a_slower_node_is_named() {
+    fn a_63_to_1_pair_is_weighted_and_a_slower_node_is_named() {
         assert_eq!(weights(&gb(&[630, 10]), BasisPoints(0)).unwrap().to_string(), "63:1");
         let error = weights(&gb(&[700, 10]), TOLERANCE).unwrap_err();
         let Unweighable::Hinders { node, with, without, .. } = error else { panic!("{error}") };
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_node_stays_where_the_others_could_use_no_more_without_it() {
+    fn a_slow_node_is_kept_if_the_others_gain_nothing_without_it() {
         // The others have 120 703 together, more than the 120 128 that all reach, but their best round reaches less.
         let machine = bytes(&[18_114, 45_127, 1_877, 57_462]);
         let (kept, left_out) = worthwhile(&machine, TOLERANCE).unwrap();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn no_weights_and_zero_weights_are_not_weights() {
+    fn empty_and_zero_weights_are_rejected() {
         assert_eq!(Weights::new(BTreeMap::new()), None);
         assert_eq!(Weights::new([(NodeId(0), 1), (NodeId(1), 0)].into()), None);
     }
@@ -477,14 +477,14 @@ mod tests {
         }
 
         #[test]
-        fn nothing_reaches_more_than_the_ideal(b in prop::collection::vec(1u64..1_000, 1..6), w in prop::collection::vec(1u8..=255, 6)) {
+        fn no_weights_exceed_the_ideal_aggregate(b in prop::collection::vec(1u64..1_000, 1..6), w in prop::collection::vec(1u8..=255, 6)) {
             let machine = bytes(&b);
             let given = Weights::new(machine.keys().copied().zip(w).collect()).unwrap();
             prop_assert!(given.aggregate(&machine).unwrap().0 <= b.iter().sum::<u64>());
         }
 
         #[test]
-        fn leaving_out_what_hinders_never_reaches_less(b in prop::collection::vec(1u64..100_000, 2..5)) {
+        fn excluding_nodes_that_hinder_never_lowers_the_aggregate(b in prop::collection::vec(1u64..100_000, 2..5)) {
             let machine = bytes(&b);
             let (kept, left_out) = worthwhile(&machine, TOLERANCE).unwrap();
             for error in left_out {

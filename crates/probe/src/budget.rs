@@ -210,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn buffers_fit_the_room_and_there_are_some_exactly_from_the_least_on(
+        fn buffers_fit_free_memory_and_exist_from_the_minimum_size_on(
             one in 1u64..1 << 32, more in 0u64..1 << 34, room in 0u64..1 << 40, threads in 1usize..1000,
         ) {
             let caches = Outgrown { one: Bytes(one), all: Bytes(one + more), threads };

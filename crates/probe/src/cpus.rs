@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_does_not_say_has_no_cache_size() {
+    fn a_missing_or_malformed_cache_size_is_unknown() {
         assert_eq!(caches(&TreeFs(Tree::new()), &[CpuId(0)]), Caches::default());
         for odd in ["", "K", "-1K", "0K", "99999999999999999999", "9999999G", "4X"] {
             let mut tree = Tree::new();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn siblings_are_read_from_lists_and_odd_lists_give_none() {
+    fn siblings_are_parsed_from_lists_and_malformed_entries_are_ignored() {
         assert_eq!(siblings(&machine(), CpuId(0)), [0, 2, 3].map(CpuId).into());
         assert!(siblings(&machine(), CpuId(1)).is_empty());
         let mut tree = Tree::new();

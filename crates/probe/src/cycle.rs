@@ -70,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn following_the_order_visits_every_element_once_and_comes_back(
+        fn the_cycle_visits_every_element_once_and_returns_to_its_start(
             elements in 1usize..3000, segment in 0usize..700, seed: u64,
         ) {
             let next = successors(Cycle { elements, segment, seed });

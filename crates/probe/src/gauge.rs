@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_goes_from_idle_to_flat_out_by_rising_offers() {
+    fn a_latency_curve_rises_from_no_load_to_full_load() {
         let mut gauge = gauge(1.0);
         let (mut chased, mut streamed) = (vec![Line::default(); 4096], vec![Line::default(); 4096]);
         let mut chase = Chase::new(&mut chased, 512, 1).unwrap();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn too_little_memory_for_the_streams_is_said_and_not_measured() {
+    fn too_few_lines_for_the_streams_return_an_error() {
         let mut lines = vec![Line::default(); 7];
         let error = gauge(1.0).bandwidth(&view(1), &mut lines, Mix::READS).unwrap_err();
         assert!(error.to_string().contains("7 lines"), "{error}");

@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_lines_are_no_lanes() {
+    fn too_few_lines_give_no_lanes() {
         for mix in ["1:0", "2:1", "1:1", "100:1"].map(|mix| mix.parse().unwrap()) {
             let mut lines = vec![Line::default(); 3 * Lanes::lines_min(mix)];
             assert!(Lanes::of_threads(&mut lines, 3, mix).is_some(), "{mix}");
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_more_than_cpus_is_refused_with_both_numbers() {
+    fn an_invalid_thread_count_is_rejected_with_the_limit() {
         let request = Request { mix: Mix::READS, threads: Some(100_000), size: None };
         let error = measure(&machine(), request).unwrap_err().to_string();
         assert!(error.contains("100000 threads") && error.contains("ask for 1 to"), "{error}");
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_outgrows_the_modelled_cache_and_has_a_least_size() {
+    fn a_buffer_exceeds_the_modelled_cache_and_a_minimum_size() {
         let lab = |llc_kib| Lab {
             machine: "m".into(),
             clock: "virtual".into(),

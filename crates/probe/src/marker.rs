@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn no_word_means_no_lab() {
+    fn without_the_lab_variable_no_lab_is_detected() {
         assert_eq!(
             with(&[("NEARFAR_LAB_TIMING", "virtual"), ("NEARFAR_LAB_LLC_KIB", "x")]),
             Ok(None)
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_labs_word_is_taken_as_far_as_it_goes() {
+    fn lab_variables_override_the_defaults() {
         let lab =
             Lab { machine: "m".into(), clock: "unknown".into(), slow_motion: 1.0, llc_kib: None };
         assert_eq!(with(&[("NEARFAR_LAB", "m")]), Ok(Some(lab)));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_not_understood_is_an_error_and_not_a_real_machine() {
+    fn an_invalid_lab_variable_is_an_error() {
         for (name, value) in [
             ("NEARFAR_LAB_SLOW_MOTION", "0.5"),
             ("NEARFAR_LAB_SLOW_MOTION", "NaN"),

@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_settles_at_the_rate_though_a_turn_costs_other_than_believed(
+        fn the_pacer_converges_to_its_rate_despite_a_wrong_spin_cost(
             rate in 100_000_000u64..5_000_000_000, burst_ps in 1000u64..100_000, believed in 300u64..2000,
         ) {
             let wanted_ps = 512 * 1_000_000_000_000 / rate;
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn where_memory_is_too_slow_it_does_not_spin() {
+    fn the_pacer_does_not_spin_if_memory_is_slower_than_the_rate() {
         let burst = Burst { bytes: 512, turn_ps: 500 };
         let mut pacer = Pacer::at_rate(1_000_000_000, 2_000_000_000, burst);
         settle(&mut pacer, 600_000, 500);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_out_never_spins() {
+    fn a_pacer_at_full_rate_never_spins() {
         let mut pacer = Pacer::FLAT_OUT;
         pacer.took(1, 1);
         pacer.took(0, 5);

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_with_room_is_planned_and_a_full_node_is_skipped_with_the_reason() {
+    fn pairs_with_free_memory_are_planned_and_full_nodes_skipped() {
         let roomy = machine(Bytes(4 << 30));
         let planned = plan(&roomy, request(&roomy)).unwrap();
         assert_eq!(planned.targets.len(), 2);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_make_no_sense_are_refused_with_the_part() {
+    fn an_invalid_request_is_rejected_with_the_invalid_part() {
         let machine = machine(Bytes(4 << 30));
         let refuse = |change: fn(&mut Request)| {
             let mut request = request(&machine);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_measure_says_why() {
+    fn a_plan_without_pairs_is_rejected_with_the_reason() {
         let mut machine = machine(Bytes(0));
         machine.nodes.get_mut(&NodeId(0)).unwrap().free = Bytes(0);
         let error = plan(&machine, request(&machine)).unwrap_err().to_string();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_are_not_ours_do_not_take_part() {
+    fn cpus_outside_the_allowed_set_are_not_used() {
         let machine = machine(Bytes(4 << 30));
         let mut request = request(&machine);
         request.cpus_allowed = Some([CpuId(9)].into());
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_labs_cache_size_stands_before_the_kernels() {
+    fn the_cache_size_of_the_lab_overrides_that_of_the_kernel() {
         let machine = machine(Bytes(4 << 30));
         let mut request = request(&machine);
         request.lab = Some(Lab {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn loaders_keep_off_the_chasers_core_unless_there_is_no_other() {
+    fn loaders_avoid_the_core_of_the_chaser_if_possible() {
         let mut tree = Tree::new();
         tree.insert("sys/devices/system/cpu/cpu0/topology/thread_siblings_list", "0,2");
         let fs = TreeFs(tree);

@@ -57,7 +57,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn nothing_has_no_median() {
+    fn an_empty_sample_has_no_median() {
         assert_eq!(of_floats(&[]), None);
         assert_eq!(of_integers(&[]), None);
     }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_even_number_the_lower_middle_counts() {
+    fn the_median_of_an_even_count_is_the_lower_middle_sample() {
         assert_eq!(of_integers(&[4, 1, 3, 2]).unwrap().median, 2);
         assert_eq!(of_integers(&[0, 0]).unwrap().relative, BasisPoints(0));
     }

@@ -182,7 +182,7 @@ mod tests {
     use crate::testkit;
 
     #[test]
-    fn what_is_saved_is_found_by_fingerprint() {
+    fn a_saved_report_is_loaded_by_fingerprint() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("made/on/demand");
         let report = testkit::report();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_corrupt_or_foreign_file_is_named_and_says_what_to_do() {
+    fn an_invalid_report_is_rejected_with_its_path_and_the_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let path = path_in(dir.path(), "abc");
         for text in [
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_leaves_the_old_report() {
+    fn a_failed_write_returns_an_error_with_the_path() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("absent/probe.json");
         let error = save_file(&missing, &testkit::report()).unwrap_err().to_string();

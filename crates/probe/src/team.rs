@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_of_one_ends_the_others_and_shows() {
+    fn a_panic_in_one_thread_ends_the_others_and_propagates() {
         struct Panics;
         impl Work for Panics {
             fn portion(&mut self, _: u64) -> u64 {
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cpu_that_is_not_there_is_named_and_nobody_is_left_waiting() {
+    fn a_missing_cpu_is_an_error_and_ends_every_thread() {
         for absent in [1023, 999_999] {
             let (mut one, mut other) = (Count(0), Count(0));
             let mut works: [(CpuId, &mut dyn Work); 2] =

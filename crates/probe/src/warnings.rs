@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn what_varied_is_named_with_its_pair() {
+    fn a_warning_names_the_pair_and_the_unstable_value() {
         let mut report = testkit::report();
         report.pairs[1].bandwidth[1].spread_bp = BasisPoints(2312);
         report.pairs[1].loaded.points[3].latency_ns *= 3.0;

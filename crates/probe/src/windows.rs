@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_with_an_end_that_one_thread_missed_does_not_count() {
+    fn a_window_is_discarded_if_any_thread_missed_its_boundary() {
         let (one, _) = noted(&[(1050, 10), (1150, 20), (1250, 40), (1350, 50)]);
         let (late, done) = noted(&[(1050, 10), (1170, 20), (1250, 40), (1350, 50)]);
         assert!(done);

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_lines_or_too_many_writes_are_no_stream() {
+    fn too_few_lines_or_too_many_writes_give_no_stream() {
         let mut lines = vec![Line::default(); GROUP - 1];
         assert!(Stream::new(&mut lines, Mix::READS, Pacer::FLAT_OUT).is_none());
         let mut lines = vec![Line::default(); 1000];
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_whole_pages_of_their_own() {
+    fn parts_consist_of_disjoint_whole_pages() {
         let mut lines = vec![Line::default(); 1000];
         let sizes: Vec<usize> = parts(&mut lines, 3).map(|part| part.len()).collect();
         assert_eq!(sizes, [320, 320, 320]);

@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_and_texts_come_back(number: u64, text: String) {
+        fn numbers_and_strings_round_trip(number: u64, text: String) {
             let mut out = Out::default();
             out.number(number);
             out.text(&text);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_above_what_is_left_is_refused_before_anything_is_set_aside() {
+    fn a_count_above_the_remaining_bytes_is_rejected_before_allocation() {
         assert!(In(&[0xff, 0xff, 0xff, 0xff, 0x0f, 0]).count(1).is_err());
     }
 }

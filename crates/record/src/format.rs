@@ -349,13 +349,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_frame_comes_back_as_it_was(frame in arbitrary::frame()) {
+        fn every_frame_round_trips(frame in arbitrary::frame()) {
             let bytes = encode(&frame).unwrap();
             prop_assert_eq!(decode(bytes[0], &bytes[PREFIX_BYTES..]), Ok(Some(frame)));
         }
 
         #[test]
-        fn any_payload_is_a_frame_or_refused(kind in 0u8..9, payload: Vec<u8>) {
+        fn decoding_an_arbitrary_payload_never_panics(kind in 0u8..9, payload: Vec<u8>) {
             let _ = decode(kind, &payload);
         }
     }
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused_with_a_reason() {
+    fn an_invalid_payload_is_rejected_with_a_reason() {
         for (payload, why) in [
             (&[1, 0, 1, 0][..], "intervals"),
             (&[1, 2, 1, 0], "intervals"),

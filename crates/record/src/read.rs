@@ -281,14 +281,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_comes_back_whole_without_a_finding() {
+    fn a_complete_record_round_trips_without_a_finding() {
         let record = testkit::moving_hot_set();
         let (back, findings) = read(&*bytes(&record)).unwrap();
         assert_eq!((back, findings), (record, vec![]));
     }
 
     #[test]
-    fn cut_anywhere_it_gives_what_stands_before_the_cut_and_says_so() {
+    fn a_truncated_record_gives_every_complete_frame_and_a_finding() {
         let record = testkit::short();
         let bytes = bytes(&record);
         let mut whole = 0;
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_is_named_not_guessed_at() {
+    fn a_later_version_is_rejected_by_name() {
         let mut bytes = bytes(&testkit::short());
         bytes[7] = 2;
         let error = read(&*bytes).unwrap_err().to_string();
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_of_gigabytes_is_damage_and_not_an_allocation() {
+    fn an_oversized_frame_length_is_damage_and_is_not_allocated() {
         let mut bytes = bytes(&testkit::short());
         let at = bytes.len() as u64;
         bytes.extend([2, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_runs_back_is_damage() {
+    fn a_timestamp_older_than_the_previous_one_is_damage() {
         let record = testkit::short();
         let mut writer = Writer::new(Vec::new(), &record.header).unwrap();
         writer.access(&record.accesses[1]).unwrap();
@@ -349,12 +349,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_record_comes_back(record in arbitrary::record()) {
+        fn any_record_round_trips(record in arbitrary::record()) {
             prop_assert_eq!(read(&*bytes(&record)).unwrap(), (record, vec![]));
         }
 
         #[test]
-        fn one_flipped_bit_never_goes_unnoticed(record in arbitrary::record(), at: prop::sample::Index, bit in 0u8..8) {
+        fn one_flipped_bit_is_always_reported(record in arbitrary::record(), at: prop::sample::Index, bit in 0u8..8) {
             let mut bytes = bytes(&record);
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
@@ -365,7 +365,7 @@ mod tests {
         }
 
         #[test]
-        fn cut_anywhere_any_record_gives_its_beginning_and_says_so(record in arbitrary::record(), cut: prop::sample::Index) {
+        fn any_truncated_record_gives_its_beginning_and_a_finding(record in arbitrary::record(), cut: prop::sample::Index) {
             let bytes = bytes(&record);
             if let Ok((part, findings)) = read(&bytes[..cut.index(bytes.len())]) {
                 prop_assert!(begins(&record, &part) && part.ending.is_none());
@@ -374,7 +374,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_that_its_checksum_covers_up_never_panics(
+        fn corrupted_frames_with_valid_checksums_never_panic(
             record in arbitrary::record(),
             spots in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
         ) {
@@ -387,7 +387,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_behind_the_magic_never_panic(bytes: Vec<u8>) {
+        fn arbitrary_bytes_after_the_magic_number_never_panic(bytes: Vec<u8>) {
             let _ = read(&*bytes);
             let _ = read(&*[&MAGIC[..], &bytes].concat());
             let (_, findings) = read(&*[&self::bytes(&testkit::short())[..], &bytes].concat()).unwrap();

@@ -158,7 +158,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_file_is_its_owners_alone_even_where_one_was() {
+    fn a_record_file_has_mode_0600_even_if_it_existed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("record");
         std::fs::write(&path, "old and open to all").unwrap();

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_stack_follow_each_other() {
+    fn parts_of_a_stack_are_placed_consecutively() {
         assert_eq!(
             placed(&[("near", 0.75), ("far", 0.25)]),
             [("near", 0.0, 0.75), ("far", 0.75, 0.25)]

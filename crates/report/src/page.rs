@@ -341,7 +341,7 @@ mod tests {
     use crate::sample;
 
     #[test]
-    fn the_page_needs_nothing_from_elsewhere() {
+    fn the_page_has_no_external_references() {
         let page = html(&sample::report());
         for outside in ["http://", "https://", "src=", "@import", "url(", "<script", "<link"] {
             assert!(!page.contains(outside), "{outside}");
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_out_is_said_with_what_to_do() {
+    fn omitted_measurements_are_listed_with_the_remedy() {
         let mut report = sample::report();
         assert!(!html(&report).contains("Left out"));
         report.servers.clear();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_headline_promises_no_gain_that_was_not_found() {
+    fn the_headline_claims_no_gain_without_measurements() {
         let mut report = sample::report();
         assert_eq!(headline(&report), "Up to 1.61× the bandwidth of near memory alone");
         report.bandwidth.as_mut().unwrap().runs.retain(|run| run.placement != "auto");

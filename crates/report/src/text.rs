@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placement_that_could_not_run_is_a_dash_and_a_reason() {
+    fn an_unavailable_placement_is_shown_as_a_dash_with_a_reason() {
         let mut report = sample::report();
         report.placements[4].unavailable = Some("this kernel has no weighted interleave".into());
         report.bandwidth.as_mut().unwrap().runs.retain(|run| run.placement != "auto");

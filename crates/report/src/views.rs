@@ -198,7 +198,7 @@ mod tests {
     use crate::sample;
 
     #[test]
-    fn the_longest_of_bars_and_peak_fills_the_chart() {
+    fn the_longest_bar_or_the_peak_fills_the_chart() {
         let report = sample::report();
         let bars = bandwidth(&report, report.bandwidth.as_ref().unwrap(), Mix::READS);
         assert_eq!(bars.len(), 5);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latency_axis_holds_every_mark_and_says_where_it_is() {
+    fn the_latency_axis_spans_every_mark_and_has_ticks() {
         let report = sample::report();
         let (rows, ticks) = latencies(&report, &report.servers[0]);
         assert!(rows.iter().flat_map(|row| row.at).flatten().all(|at| (0.0..=1.0).contains(&at)));

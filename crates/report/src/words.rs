@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_is_called_a_loss_and_a_tie_a_tie() {
+    fn the_verdict_distinguishes_a_loss_from_a_tie() {
         let mut report = sample::report();
         let verdict = |report: &Report| server_verdict(report, &report.servers[0]);
         let set = |report: &mut Report, rate| {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn without_auto_the_interleave_is_judged() {
+    fn without_auto_the_verdict_is_about_the_interleave() {
         let mut report = sample::report();
         report.servers[0].runs.retain(|run| run.placement != "auto");
         assert!(server_verdict(&report, &report.servers[0]).starts_with("1:1 interleave"));
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulated_machine_is_never_called_measured() {
+    fn the_description_of_an_emulated_machine_never_says_measured() {
         let report = sample::report();
         let text = about(&report.machine);
         assert!(text.contains("EMULATED") && text.contains("cxl-2tier"), "{text}");

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn where_cpus_are_on_one_node_its_bytes_are_lines_and_elsewhere_it_says_why_not() {
+    fn bytes_become_lines_of_a_node_only_if_all_cpus_are_on_it() {
         let alone = machine([node(0).cpus(0..8), node(1)]);
         let (before, after) = (with_local_bytes("64"), with_local_bytes("6400"));
         let counters = find(&before, &alone).unwrap();

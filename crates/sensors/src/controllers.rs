@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cxl_devices_lines_are_its_nodes_and_without_a_region_nobodys() {
+    fn a_cxl_devices_lines_belong_to_the_node_of_its_region() {
         let found = wanted(&fs("cxl_pmu"), &two_sockets(), Where::Cxl).unwrap();
         assert_eq!(
             found.iter().map(|of| (of.node, of.writes)).collect::<Vec<_>>(),
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_whose_controllers_are_counted_together_are_not_guessed_at() {
+    fn nodes_sharing_a_controller_count_are_not_split_by_guess() {
         let clusters = machine([node(0).cpus(0..12), node(1).cpus(12..24), node(2).cpus(24..48)]);
         let said = wanted(&fs("uncore_imc"), &clusters, Where::Controllers).unwrap_err();
         assert_eq!(said.why, Why::Mute);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_counted_part_of_the_time_is_corrected_for_it() {
+    fn multiplexed_counts_are_scaled_to_the_whole_time() {
         let count = |value, enabled_ns, running_ns| Count { value, enabled_ns, running_ns };
         let (lines, covered) = between(count(100, 10, 10), count(300, 110, 60), 2.0);
         assert_eq!((lines, covered), (800, BasisPoints(5_000)));

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn each_make_is_asked_for_accesses_that_were_slow_or_missed() {
+    fn each_cpu_vendor_samples_slow_or_missed_accesses() {
         let ibs = looked(Make::Ibs);
         assert_eq!((ibs.len(), ibs[0].event.config, ibs[0].counts), (1, 1 << 19 | 1 << 16, true));
         assert!(ibs[0].event.parts.has(Parts::PHYSICAL) && !ibs[0].event.user_only);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn only_programs_accesses_to_memory_and_caches_are_taken() {
+    fn only_user_accesses_to_memory_and_caches_are_kept() {
         const LOAD_FROM_MEMORY: u64 = 2 | 0xd << 33;
         let sample = |address, source, user| perf::Sample {
             address,

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_faults_code_says_whether_it_wrote_and_copies_on_write_are_left_out() {
+    fn the_fault_code_shows_writes_and_copies_on_write_are_omitted() {
         let by = point();
         assert_eq!(by.fault(&sample(0x5000, 4)), Some((0x5000, false)));
         assert_eq!(by.fault(&sample(0x5000, 6)), Some((0x5000, true)));
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_are_taken_while_some_are_lost_and_more_again_once_none_have_been_for_long() {
+    fn the_sample_rate_falls_while_samples_are_lost_and_recovers_later() {
         let mut thinning = Thinning::NONE;
         let mut seen = Vec::new();
         for lost in [0, 5, 1, 0] {
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn the_event_looks_for_what_a_sample_needs() {
+    fn the_event_requests_the_fields_of_a_sample() {
         assert!(point().event(1).parts.has(Parts::RAW));
         let event = By::Event.event(4);
         assert!(event.parts.has(Parts::ADDRESS.and(Parts::THREAD).and(Parts::CPU)));

@@ -398,7 +398,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_counted_from_answer_to_answer() {
+    fn lines_are_the_difference_of_two_answers() {
         let lines = |cpu, node, reads, writes| Lines { cpu, node, reads, writes };
         let before = [lines(0, 0, 5, 1), lines(1, 2, 7, 7)];
         let after = [lines(1, 2, 10, 7), lines(0, 0, 4, 3), lines(3, 0, 2, 2)];
@@ -409,13 +409,13 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_ours_as_samples_are_and_nearly_all_are_all() {
+    fn own_lines_are_the_share_of_own_samples_and_over_nine_tenths_count_as_all() {
         assert_eq!([part(1000, 1, 4), part(1000, 0, 7), part(1000, 93, 100)], [250, 0, 1000]);
         assert_eq!(part(1000, 0, 0), 1000, "nothing is known");
     }
 
     #[test]
-    fn fewer_are_taken_where_too_many_come_and_more_again_where_few_do() {
+    fn the_sampling_period_follows_the_rate_of_samples() {
         let second = Nanoseconds(1_000_000_000);
         let mut times = 1;
         let mut seen = Vec::new();
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_counts_as_an_answer_may_have_add_up_however_large_they_are() {
+    fn the_largest_answer_of_counts_is_summed_without_overflow() {
         let most = Lines { cpu: 0, node: 0, reads: u64::MAX, writes: u64::MAX };
         // The most lines of an answer.
         let (after, sums) = (vec![most; 1 << 16], [0_u64; 2]);

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_is_read_off_the_curve_and_never_beyond_its_ends() {
+    fn utilisation_is_interpolated_on_the_curve_within_its_ends() {
         let at = |ns| inverse(&curve(), Nanoseconds(ns)).map(|bandwidth| bandwidth.0);
         assert_eq!([90, 100, 105, 130, 300, 999].map(at), [0, 0, 10, 30, 44, 44].map(Some));
         let at = |ns| used(&curve(), Nanoseconds(ns)).map(|bandwidth| bandwidth.0);
@@ -338,13 +338,13 @@ mod tests {
     }
 
     #[test]
-    fn where_the_curve_is_flat_nothing_is_said() {
+    fn a_flat_curve_gives_no_utilisation() {
         let at = |ns| used(&curve(), Nanoseconds(ns));
         assert_eq!([103, 105, 108].map(at), [None; 3], "2 ns more are 4 GB/s more");
     }
 
     #[test]
-    fn a_thread_comes_back_to_where_it_may_run() {
+    fn a_threads_affinity_is_restored() {
         let before = affinity::get().unwrap();
         let one = [before[0]];
         assert_eq!(on(&one, || affinity::get().unwrap()), Some(one.to_vec()));

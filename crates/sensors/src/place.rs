@@ -78,7 +78,7 @@ mod tests {
     use nearfar_kernel::fs::RootFs;
 
     #[test]
-    fn our_own_accesses_are_placed_and_others_left_out_or_counted() {
+    fn own_accesses_are_located_and_others_omitted_or_counted() {
         let memory = vec![1_u8; 16 << 10];
         let address = memory.as_ptr().addr() as u64 + PAGE;
         let us = std::process::id();

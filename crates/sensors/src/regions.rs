@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn heat_is_the_share_of_looks_that_found_memory_accessed() {
+    fn heat_is_the_share_of_samples_with_an_access() {
         let range = AddrRange { start: 4096, end: 8192 };
         let region = |nr_accesses| Region { range, nr_accesses, age: 3, sz_filter_passed: None };
         let of = |accesses, looks| heat(Some(Process(7)), &region(accesses), looks).used.0;
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_it_is_why_it_is_taken() {
+    fn a_held_damon_is_reported_as_taken() {
         assert_eq!(refused(&DamonError::Held(Vec::new())).why, Why::Taken);
         assert_eq!(refused(&DamonError::Absent).why, Why::Absent);
         assert_eq!(refused(&DamonError::Gone { index: 0 }).why, Why::Failed);

@@ -64,7 +64,7 @@ mod tests {
     use proptest::prelude::{prop_assert, prop_assume, proptest};
 
     #[test]
-    fn what_has_no_weight_is_no_distribution() {
+    fn invalid_or_zero_weights_give_no_distribution() {
         for weights in [&[][..], &[0.0, 0.0], &[f64::NAN], &[1.0, -1.0, 3.0], &[f64::INFINITY]] {
             assert_eq!(Alias::of(weights), None, "{weights:?}");
         }
@@ -72,7 +72,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn numbers_come_as_often_as_they_weigh(weights in proptest::collection::vec(0.0f64..10.0, 1..20), seed: u64) {
+        fn numbers_are_drawn_in_proportion_to_their_weights(weights in proptest::collection::vec(0.0f64..10.0, 1..20), seed: u64) {
             let sum: f64 = weights.iter().sum();
             prop_assume!(sum > 0.1);
             let alias = Alias::of(&weights).unwrap();

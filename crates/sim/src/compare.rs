@@ -90,7 +90,7 @@ mod tests {
     use crate::workload;
 
     #[test]
-    fn under_contention_the_oracle_leads_and_colloid_comes_near_it() {
+    fn colloid_gains_under_contention_and_stays_below_the_oracle() {
         let machine = colloid::machine(135.0).unwrap();
         let workload =
             workload::find("hot-set", &machine).unwrap().contended(colloid::CONTENDING_LINES);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_for_two_tiers_is_refused_elsewhere() {
+    fn a_two_tier_policy_is_rejected_on_other_machines() {
         let mut builder = (*colloid::machine(135.0).unwrap()).clone();
         builder.nodes.truncate(1);
         builder.latency_ns[0].truncate(1);
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn controllers_even_out_what_the_first_thread_touched() {
+    fn controllers_balance_memory_first_touched_by_one_thread() {
         let policies = [Policy::Interleave, Policy::Carrefour, Policy::Balanced];
         let found = on_the_ring("streamcluster", &policies, 9);
         for (speedup, figures) in &found[1..] {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_all_read_are_local_to_all_once_they_are_replicated() {
+    fn replication_makes_pages_read_by_all_nodes_local() {
         let policies = [Policy::Carrefour, Policy::CarrefourReplicate];
         let found = on_the_ring("streamcluster", &policies, 6);
         assert!(found[0].1.local_access_ratio < 0.4, "{found:#?}");
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_nodes_cpus_use_goes_to_them() {
+    fn pages_used_by_one_node_are_moved_to_it() {
         let policies = [Policy::Interleave, Policy::Carrefour, Policy::Balanced];
         let found = on_the_ring("private", &policies, 12);
         for (speedup, figures) in &found[1..] {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_pages_are_split_where_that_is_what_hurts() {
+    fn carrefour_gains_from_splitting_falsely_shared_and_hot_huge_pages() {
         let policies = [Policy::Interleave, Policy::Carrefour, Policy::Balanced];
         for (name, seconds) in [("false-sharing", 21), ("hot-page", 9)] {
             let found = on_the_ring(name, &policies, seconds);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_controller_is_measured_by_the_last_third_of_its_run_and_moves_count_from_the_first() {
+    fn throughput_is_of_the_last_third_and_migration_of_the_whole_run() {
         let machine = colloid::machine(135.0).unwrap();
         let workload =
             workload::find("hot-set", &machine).unwrap().contended(colloid::CONTENDING_LINES);

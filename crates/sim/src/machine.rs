@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_by_what_it_is() {
+    fn an_invalid_machine_is_rejected_with_the_name_of_the_value() {
         type Spoil = fn(&mut Builder);
         let cases: [(Spoil, &str); 9] = [
             (|of| of.nodes.clear(), "nodes = 0"),

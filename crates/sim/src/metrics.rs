@@ -113,7 +113,7 @@ mod tests {
     use crate::flow::Served;
 
     #[test]
-    fn a_mean_is_of_each_figure() {
+    fn the_mean_is_taken_for_each_figure() {
         let of = |gbps| Figures { gbps, latency_ns: 2.0 * gbps, ..Figures::default() };
         let found = mean([of(1.0), of(4.0)].iter());
         assert!((found.gbps - 2.5).abs() < 1e-12 && (found.latency_ns - 5.0).abs() < 1e-12);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn imbalance_is_of_the_sample_and_two_where_one_of_four_does_all() {
+    fn imbalance_is_two_if_one_of_four_nodes_serves_everything() {
         assert!((imbalance(&[8.0, 0.0, 0.0, 0.0]) - 2.0).abs() < 1e-12);
         assert!(imbalance(&[3.0; 4]).abs() < 1e-12);
         for nothing in [&[][..], &[1.0], &[0.0, 0.0]] {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_weighted_by_lines_and_leave_out_the_traffic_of_others() {
+    fn figures_are_weighted_by_lines_and_exclude_antagonists() {
         let machine = crate::testkit::ring();
         let mut workload = crate::workload::find("pca", &machine).unwrap();
         workload.workers.truncate(2);

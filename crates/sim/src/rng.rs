@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_a_stream_and_another_seed_another() {
+    fn the_seed_determines_the_random_stream() {
         let take = |seed| {
             let mut rng = Rng::new(seed);
             (0..4).map(|_| rng.bits()).collect::<Vec<_>>()
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn units_and_normals_have_the_moments_they_should() {
+    fn uniform_and_normal_numbers_have_the_expected_moments() {
         let mut rng = Rng::new(7);
         let units: Vec<f64> = (0..100_000).map(|_| rng.unit()).collect();
         let mean = units.iter().sum::<f64>() / 100_000.0;

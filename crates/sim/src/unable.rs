@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_shown_as_the_part_that_failed_states_it() {
+    fn an_error_displays_the_message_of_its_cause() {
         let refusal = Refusal {
             machine: "m".into(),
             what: "nodes".into(),

@@ -376,7 +376,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn an_antagonist_reads_what_it_is_asked_to_on_an_idle_machine(gbps in 0.1f64..5.0, row in 0usize..4, node in 0usize..4) {
+        fn an_antagonist_reads_at_its_configured_rate_on_an_idle_machine(gbps in 0.1f64..5.0, row in 0usize..4, node in 0usize..4) {
             let machine = ring();
             let found = Antagonist::reading(&machine, (row, node), gbps).unwrap();
             let mut shares = vec![0.0; 4];
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn an_antagonist_has_no_lines_for_nothing_and_cannot_read_more_than_there_is() {
+    fn an_antagonist_cannot_exceed_the_available_bandwidth() {
         let machine = ring();
         let found = Antagonist::reading(&machine, (1, 3), 0.0).unwrap();
         assert!(found.lines.abs() < 1e-12 && (found.row, found.node) == (1, 3));
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn hot_pages_unbalance_interleaved_nodes_by_the_root_of_their_squared_heat() {
+    fn imbalance_of_interleaved_hot_pages_is_the_root_of_squared_heat() {
         let machine = ring();
         for name in ["streamcluster", "pca"] {
             let workload = find(name, &machine).unwrap();

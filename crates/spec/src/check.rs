@@ -61,7 +61,7 @@ mod tests {
     use nearfar_topology::testkit;
 
     #[test]
-    fn a_bound_kind_spills_to_plain_memory_unless_it_is_told_what_happens_when_it_is_full() {
+    fn a_bound_kind_spills_to_plain_memory_by_default() {
         let machine = testkit::dram_and_cxl();
         let checked = |text: &str| check(text, &machine, &[]).unwrap();
         for bound in ["far", "bind:0,1", "0", "capacity", "weighted:0=3,1=1", "far;huge=yes"] {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kind_and_a_configuration_are_both_understood() {
+    fn a_kind_and_a_configuration_are_both_accepted() {
         let machine = testkit::dram_and_cxl();
         let checked = |text: &str| check(text, &machine, &[]).map_err(|why| why.to_string());
         assert_eq!(checked("prefer:far").unwrap(), "heap=prefer:far");

@@ -188,13 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_plain_memory() {
+    fn an_empty_configuration_is_plain_memory() {
         assert_eq!(conf("").unwrap(), Conf::default());
         assert_eq!(conf("  ").unwrap().mmap, Some(1 << 20));
     }
 
     #[test]
-    fn words_say_what_is_to_be() {
+    fn every_key_sets_its_option() {
         let all = conf(
             "heap=far;limit=4g;spill=near from=64k mmap=off full=abort wrong=abort report=x print=smdk",
         );
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_values_are_named() {
         for (text, named) in [
             ("far", "`far`"),
             ("heap=nowhere", "`nowhere`"),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_is_understood() {
+    fn each_key_is_accepted() {
         for key in KEYS {
             assert!(!matches!(conf(&format!("{key}=")), Err(ConfError::Word { .. })), "{key}");
         }
@@ -242,7 +242,7 @@ mod tests {
         }
 
         #[test]
-        fn bytes_among_what_is_right_do_not_panic(
+        fn random_bytes_in_a_valid_configuration_never_panic(
             bytes in prop::collection::vec(any::<u8>(), 0..4),
             at in 0_usize..100,
         ) {

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_copy_on_each_node_with_cpus() {
+    fn an_empty_specification_copies_to_each_node_with_cpus() {
         assert_eq!(spec("").unwrap(), RegionSpec::default());
         let machine = testkit::dram_and_cxl();
         let on = |text: &str| spec(text).unwrap().on(&machine, &[], None).unwrap();
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_values_are_named() {
         for (text, named) in [
             ("nowhere", "nowhere"),
             ("0;home=x", "home=NODE"),

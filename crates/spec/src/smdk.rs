@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_the_default() {
+    fn an_empty_configuration_is_the_default() {
         assert_eq!(parse(""), (Smdk::default(), Vec::new()));
         let lines = Smdk::default().lines();
         for line in ["normal_size = unlimited", "prio = [normal->exmem]", "is disabled"] {
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn node_lists_go_on_behind_a_comma() {
+    fn node_lists_may_contain_commas() {
         let (smdk, wrong) = parse("exmem_partition_range:1,2-3,use_exmem:true,interleave_node:0,1");
         assert_eq!(wrong, Vec::<String>::new());
         assert_eq!(smdk.exmem_nodes.as_deref(), Some("1,2-3"));
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_daemon_adaptive_interleaving_is_disabled_and_the_rest_holds() {
+    fn without_a_daemon_adaptive_interleaving_is_disabled_and_the_rest_applies() {
         let text = "use_adaptive_interleaving:true,priority:exmem,normal_size:5";
         let (smdk, wrong) = super::parse(text, || false);
         assert_eq!(wrong, Vec::<String>::new());
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_and_the_rest_holds() {
+    fn invalid_settings_are_reported_and_the_rest_applies() {
         for (text, said) in [
             ("normal_size:5,priority", "Conf string ends with key: priority"),
             ("normal_size:5,", "Conf string ends with comma"),
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_and_a_value_that_are_both_empty_are_passed_over() {
+    fn an_empty_key_with_an_empty_value_is_skipped() {
         let (smdk, wrong) = parse("normal_size:5,:,exmem_size:6,:");
         assert_eq!(wrong, Vec::<String>::new());
         assert_eq!((smdk.normal_size, smdk.exmem_size), (Some(5 << 20), Some(6 << 20)));

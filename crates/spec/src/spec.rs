@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_alone_are_bound_to() {
+    fn nodes_without_a_policy_are_bound() {
         let far = spec("far").unwrap();
         assert_eq!(far.place, Place::Bind("far".parse().unwrap()));
         assert_eq!(far.place, spec("bind:far").unwrap().place);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_may_be_its_own_or_the_machines() {
+    fn weights_may_be_given_or_the_machines() {
         let own = spec("weighted:0=3,1=1").unwrap().place;
         assert_eq!(own, Place::Weights([(NodeId(0), 3), (NodeId(1), 1)].into()));
         let machines = spec("weighted:near,far").unwrap().place;
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn invalid_values_are_named() {
         for (text, named) in [
             ("", "``"),
             ("nowhere", "`nowhere`"),

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_hits_only_where_one_went_before() {
+    fn a_store_hits_only_a_line_stored_before() {
         let mut cache = FirstLevel::new(64);
         cache.fill(0xffff_8880_0000_1000, false);
         assert!(!cache.can_store(0xffff_8880_0000_1000));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn clearing_empties_however_often_it_is_done() {
+    fn clearing_empties_the_cache_each_time() {
         let mut cache = FirstLevel::new(64);
         for _ in 0..10_000 {
             cache.fill(0x7000, true);
@@ -291,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_fits_stays(start in 0u64..1 << 30) {
+        fn data_that_fits_stays_cached(start in 0u64..1 << 30) {
             let cache = LastLevel::new(64);
             for line in start..start + 16 {
                 cache.touch(line, false);
@@ -302,7 +302,7 @@ mod tests {
         }
 
         #[test]
-        fn every_line_written_is_written_back_once_and_as_itself(
+        fn every_written_line_is_written_back_exactly_once(
             lines in proptest::collection::btree_set(0u64..1 << 34, 1..3000),
         ) {
             let cache = LastLevel::new(16);

@@ -344,7 +344,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_back_the_same() {
+    fn settings_read_back_as_written() {
         let config = crate::testkit::two_tiers();
         let text = serde_json::to_string(&config).unwrap();
         assert_eq!(Config::parse(&text), Ok(config));

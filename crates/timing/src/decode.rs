@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_and_their_kin_are_recognised() {
+    fn waiting_instructions_are_recognised() {
         for (bytes, what) in [
             (&[0xf3, 0x90][..], Instruction::Pause),
             (&[0x0f, 0x31], Instruction::ReadsTime),
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_only_go_forward_are_told_from_loops() {
+    fn straight_line_blocks_are_distinguished_from_loops() {
         let forward: [&[u8]; 4] = [
             &[0x74, 0x10],             // je +16
             &[0x0f, 0x85, 0, 1, 0, 0], // jne +256
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_plain() {
+    fn other_instructions_are_plain() {
         let others: [&[u8]; 12] = [
             &[0x48, 0x83, 0xc4, 0x24],       // add $0x24,%rsp
             &[0x48, 0x8b, 0x04, 0xc4],       // mov (%rsp,%rax,8),%rax

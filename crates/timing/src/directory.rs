@@ -394,7 +394,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_vcpu_alone_never_pays(
+        fn a_single_vcpu_never_pays(
             lines in proptest::collection::vec((0u64..1 << 34, any::<bool>()), 1..500), vcpu in 0usize..16,
         ) {
             let directory = Directory::new();

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loads_address_and_what_it_feeds_are_found() {
+    fn a_loads_address_and_its_consumers_are_found() {
         // mov (%rdi,%rcx,8),%rax; add %rax,%rdx; mov (%rdx),%rsi
         let code: [&[u8]; 3] =
             [&[0x48, 0x8b, 0x04, 0xcf], &[0x48, 0x01, 0xc2], &[0x48, 0x8b, 0x32]];
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_told_apart_wherever_rsp_is() {
+    fn stack_slots_are_distinguished_at_any_rsp() {
         // push %rax; mov 8(%rsp),%rcx; sub $16,%rsp; mov 16(%rsp),%rdi
         let code: [&[u8]; 4] = [
             &[0x50],
@@ -381,14 +381,14 @@ mod tests {
     }
 
     #[test]
-    fn code_that_is_none_has_no_effect() {
+    fn invalid_code_has_no_effect() {
         let flow = of(&[&[0x06], &[], &[0xff; 16]]);
         assert_eq!(flow.references.len(), 3);
         assert!(flow.changes.is_empty() && !flow.waits);
     }
 
     #[test]
-    fn more_loads_and_slots_than_are_told_apart_are_taken_together() {
+    fn loads_and_slots_beyond_the_limit_are_merged() {
         let loads = of(&[[0x48, 0x8b, 0x07].as_slice(); 80]);
         assert_eq!(loads.references[79].load.unwrap().number, LAST_LOAD);
         let pushes = of(&[[0x50].as_slice(); 80]);

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_far_behind_is_moved_up_to_what_is_forgiven() {
+    fn a_vcpu_far_behind_is_advanced_to_the_tolerated_lag() {
         let pace = Pacer::new(10.0).pace(0, FORGIVEN_NS + 1_000_000);
         assert_eq!(pace, Pace { own_ps: 100_000_000, wait_ns: 0 });
     }

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_so_many_is_kept_from_the_start_to_the_stop() {
+    fn every_nth_access_is_kept_between_start_and_stop() {
         let (tap, mut step) = (Tap::default(), Step::of(1));
         let mut run =
             |tap: &Tap, count: u64| (0..count).for_each(|at| tap.pass(&mut step, || access(at)));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_counted_once() {
+    fn samples_beyond_the_buffer_are_counted_once() {
         let (tap, mut step) = (Tap::default(), Step::of(0));
         tap.answer(Request::Start { every: 1 }, &[], &counted());
         (0..3 * KEPT_MAX as u64).for_each(|at| tap.pass(&mut step, || access(at)));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_and_what_are_none() {
+    fn requests_parse_and_invalid_ones_are_refused() {
         for request in [Request::Start { every: 9 }, Request::Read, Request::Stop] {
             assert_eq!(Request::parse(request.line(4).trim()), Some((4, request)));
         }
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_to_others_are_passed_over_and_half_an_answer_is_none() {
+    fn foreign_and_incomplete_answers_are_skipped() {
         let answer = Answer { cpus: vec![0], lost: 2, ..Answer::default() };
         let text = format!("lines 1\n{}{}", Answer::default().text(1), answer.text(2));
         assert_eq!(Answer::parse(text.lines(), 2), Some(answer));

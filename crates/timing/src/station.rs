@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_pause_takes_the_load_away() {
+    fn a_long_pause_resets_the_load() {
         let station = Station::new(1600);
         let mut time = 0;
         for _ in 0..10_000 {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lags_finds_what_the_leader_left() {
+    fn a_lagging_vcpu_gets_the_capacity_left_by_the_leader() {
         let station = Station::new(1600);
         for n in 0..1000 {
             station.take(30_000_000 + n * 3200, 1600);

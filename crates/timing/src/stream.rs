@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_go_either_way_and_at_any_stride_within_a_page() {
+    fn streams_have_either_direction_and_any_stride_within_a_page() {
         for stride in [1i64, -1, 2, -3, 8, 32] {
             let lines = (0..1000i64).map(|n| (1 << 30) + n * stride).map(i64::cast_unsigned);
             assert!(share(lines) > 0.99, "stride {stride}");

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn while_all_are_idle_time_stands_until_the_timer_and_jumps_to_it() {
+    fn while_all_are_idle_time_jumps_to_the_next_timer() {
         let line = Timeline::new(2, 0, 5000);
         assert_eq!(outside(&line, 5000, 2000), 0);
         assert_eq!(outside(&line, 6999, 2000), 0);
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn time_stands_with_the_vcpus_however_long_they_take() {
+    fn time_advances_only_with_the_vcpus() {
         let line = Timeline::new(2, 0, 0);
         assert_eq!(line.wake(0, US, 0, 0), US);
         line.announce(US);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vcpu_that_the_host_ran_late_is_given_back_what_it_missed() {
+    fn a_vcpu_delayed_by_the_host_gets_its_lost_time_back() {
         let line = Timeline::new(2, 0, 0);
         line.wake(0, 0, 0, 0);
         line.wake(1, 0, 0, 0);
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_to_rest_is_told_so() {
+    fn only_the_last_vcpu_to_rest_gets_true() {
         let line = Timeline::new(2, 0, 0);
         line.wake(0, 0, 0, 0);
         line.wake(1, 0, 0, 0);
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn being_told_twice_that_a_vcpu_runs_leaves_no_trace() {
+    fn a_repeated_wake_of_a_vcpu_has_no_effect() {
         let line = Timeline::new(2, 0, 0);
         line.wake(1, 0, 0, 0);
         assert_eq!(line.wake(1, 9 * US, 0, 0), 9 * US);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_vcpu_is_not_moved_by_what_it_is_shown() {
+    fn reading_the_time_does_not_advance_a_slow_vcpu() {
         let line = Timeline::new(2, 0, 0);
         line.wake(0, 0, 0, 0);
         line.wake(1, 0, 0, 0);

@@ -127,7 +127,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_walk_gives_size_address_and_table() {
+    fn a_walk_returns_size_address_and_table() {
         let tables = Tables::new(0x10_0000);
         tables.map(0x7f00_0000_1000, 0x1234_5000, PageSize::Small, None);
         tables.map(0x7f00_0020_0000, 0x4000_0000, PageSize::Large, None);

@@ -58,7 +58,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn places_come_free_in_order_of_time(
+        fn slots_become_free_in_order_of_time(
             places in 1u32..80,
             completions in proptest::collection::vec(1u64..1_000_000, 1..400),
         ) {

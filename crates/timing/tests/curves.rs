@@ -134,7 +134,7 @@ fn measured(curves: &Curves, read_share: f64, gbps: f64) -> (f64, f64) {
 }
 
 #[test]
-fn programs_meet_the_curves_at_all_loads_and_three_shares_of_reads() {
+fn programs_match_the_curves_at_all_loads_and_three_read_shares() {
     let mut off = Vec::new();
     for (name, text) in FILES {
         let whole = Curves::parse(text).unwrap();

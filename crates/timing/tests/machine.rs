@@ -212,7 +212,7 @@ fn reads_saturate_at_the_configured_capacity_from_any_number_of_cpus() {
 }
 
 #[test]
-fn a_shared_node_has_one_capacity_whatever_the_mix() {
+fn a_shared_node_has_one_capacity_for_any_mix() {
     for cpus in [2, 4] {
         for (pattern, name) in [(CHANGE, "1:1"), (READ_AND_CHANGE, "2:1")] {
             let mut guest = Guest::new(two_tiers(cpus), |index| scan(own(0, index), pattern));
@@ -237,7 +237,7 @@ fn stores_past_the_caches_write_without_reading() {
 }
 
 #[test]
-fn what_each_cpu_has_read_by_a_moment_adds_up_to_what_all_have() {
+fn bytes_of_all_cpus_sum_to_the_total_at_any_moment() {
     let mut guest =
         Guest::new(two_tiers(2), |index| if index == 0 { chase(0) } else { scan(GIB, READ) });
     guest.bandwidths();
@@ -260,7 +260,7 @@ fn one_cpu_draws_its_lines_in_flight_over_the_latency() {
 }
 
 #[test]
-fn a_chaser_feels_the_load_of_others_before_the_node_is_saturated() {
+fn pointer_chasing_slows_under_load_before_the_node_is_saturated() {
     let mut config = two_tiers(3);
     config.processor.lines_in_flight = 24;
     config.processor.load_factor = 0.2;

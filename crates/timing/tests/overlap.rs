@@ -161,7 +161,7 @@ fn a_chain_takes_its_latency_and_many_chains_share_the_fill_buffers() {
 }
 
 #[test]
-fn loads_that_need_nothing_from_each_other_overlap_across_blocks() {
+fn independent_loads_overlap_across_blocks() {
     let found = Core::new(512).rounds(|core| {
         let address = core.anywhere();
         core.block(&[NOP, NOP, load(INDEXED, address)]);
@@ -207,7 +207,7 @@ fn a_second_word_of_a_line_in_flight_waits_for_the_line() {
 }
 
 #[test]
-fn a_pointer_kept_in_memory_is_a_chain_all_the_same() {
+fn a_pointer_kept_in_memory_forms_a_chain_too() {
     // mov -8(%rbp),%rax; mov (%rax),%rax; mov %rax,-8(%rbp)
     let found = Core::new(512).rounds(|core| {
         let address = core.anywhere();
@@ -252,7 +252,7 @@ fn a_pointer_pushed_while_nothing_was_in_flight_is_waited_for() {
 }
 
 #[test]
-fn what_is_overwritten_is_forgotten() {
+fn an_overwritten_register_has_no_dependency() {
     // xor %eax,%eax; mov (%rax),%rax: cleared registers need nothing.
     let found = Core::new(512).rounds(|core| {
         let address = core.anywhere();

@@ -106,7 +106,7 @@ fn fingerprint(machine: &Machine, shared: u64) -> u64 {
 const BEFORE: u64 = 3755054455838525167;
 
 #[test]
-fn without_either_all_costs_are_as_before() {
+fn without_coherence_and_tlb_costs_are_unchanged() {
     let off = r#", "tlb_entries": 0, "coherence": false"#;
     assert_eq!(fingerprint(&machine(off), 2), BEFORE);
 }
@@ -219,7 +219,7 @@ fn racing_ns(machine: &Machine, writers: &[usize], slack_ps: u64) -> f64 {
 }
 
 #[test]
-fn writers_that_run_apart_pay_as_if_they_alternated() {
+fn writers_that_run_separately_pay_as_if_alternating() {
     for slack_ps in [1_500_000, 15_000_000] {
         let near_ns = racing_ns(&machine(COHERENT), &[0, 1], slack_ps);
         assert!((36.0..42.0).contains(&near_ns), "{near_ns}, {slack_ps} ps apart");

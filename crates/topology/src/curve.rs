@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_is_what_was_measured_and_has_no_limit_beyond_the_peak() {
+    fn waiting_follows_the_measurements_and_is_unbounded_beyond_the_peak() {
         let curves = curves();
         assert_eq!((curves.waiting_ns(1.0, 20.0), curves.waiting_ns(1.0, 40.0)), (10.0, 200.0));
         assert!(curves.waiting_ns(1.0, 40.4) > 200.0);

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_firmware_set_up_is_tied_to_its_node_by_its_first_block() {
+    fn a_region_set_up_by_firmware_is_assigned_to_the_node_of_its_first_block() {
         let mut tree = Tree::new();
         for (path, text) in [
             ("sys/bus/cxl/devices/region0/resource", "0x1080000000"),
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dax_device_has_a_tag_and_a_state_where_the_kernel_says_so() {
+    fn a_dax_device_has_tag_and_state_if_the_kernel_shows_them() {
         let mut tree = Tree::new();
         for (path, text) in [
             ("dax0.0/size", "1073741824"),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_whose_device_is_gone_is_a_finding() {
+    fn a_target_without_its_device_is_a_finding() {
         let mut tree = Tree::new();
         tree.insert("sys/bus/cxl/devices/region0/target0", "decoder9.0");
         let (machine, findings) = Topology::read(&tree);

@@ -50,13 +50,13 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_the_same_from_release_to_release() {
+    fn the_fingerprint_is_stable_across_releases() {
         // Saved measurements are found by it: a change here must be intended.
         assert_eq!(pair().fingerprint(), "02854acbe44d6127");
     }
 
     #[test]
-    fn what_a_kernel_sets_aside_does_not_count_and_what_was_installed_does() {
+    fn installed_memory_counts_and_memory_reserved_by_the_kernel_does_not() {
         let with_size = |mib: u64| {
             let mut changed = pair();
             changed.nodes.values_mut().next().unwrap().size = Bytes(mib << 20);

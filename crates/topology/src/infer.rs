@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn firmware_figures_tell_kinds_apart_with_a_gap_between() {
+    fn firmware_figures_distinguish_kinds_by_a_gap() {
         let dram = figures(100, 40);
         for (node, kind) in [
             (figures(250, 13), Some(MemoryKind::Cxl)),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn recorded_machines_show_what_they_have() {
+    fn recorded_machines_have_their_known_kinds() {
         let shown = |text: &str| {
             let (machine, _) = Topology::read(&crate::Tree::parse(text));
             let tiers: Vec<_> = machine.tiers.iter().map(|tier| tier.nodes.to_string()).collect();

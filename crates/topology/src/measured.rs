@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_read_if_they_are_of_this_machine_and_whole() {
+    fn figures_are_used_only_if_complete_and_of_this_machine() {
         let print = machine([node(0).cpus(0..2), node(1).kind(MemoryKind::Cxl)]).fingerprint();
         let figures =
             Measured { latency: Nanoseconds(116), read_bandwidth: BytesPerSecond(54_900_000_000) };

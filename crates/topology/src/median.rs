@@ -21,13 +21,13 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn one_slow_run_does_not_move_it() {
+    fn one_slow_run_does_not_change_the_median() {
         assert_eq!(median([3.0, 90.0, 2.0]), Some(3.0));
         assert_eq!(median([]), None);
     }
 
     #[test]
-    fn of_an_even_number_it_is_the_mean_of_the_two_in_the_middle() {
+    fn the_median_of_an_even_number_is_the_mean_of_the_middle_two() {
         assert_eq!(median([4.0, 1.0, 3.0, 9.0]), Some(3.5));
     }
 

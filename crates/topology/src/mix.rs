@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mix_is_refused_and_named() {
+    fn invalid_mixes_are_refused_and_named() {
         for text in ["", ":", "1", "0:0", "1:", "+1:1", "1:0:0", "101:1", "99999:1", "a:b"] {
             let error = text.parse::<Mix>().unwrap_err().to_string();
             assert!(error.contains(&std::format!("`{text}`")), "{error}");

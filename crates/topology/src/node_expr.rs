@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_names_nothing_is_refused_also_beside_others() {
+    fn a_word_without_nodes_is_refused_also_among_others() {
         let machine = crate::testkit::machine([crate::testkit::node(0).cpus(0..4)]);
         for text in ["far", "near,far", "0,remote", "cxl,0", "tier:1"] {
             let error = text.parse::<NodeExpr>().unwrap().resolve(&machine, &[]).unwrap_err();
@@ -451,7 +451,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_parses_or_is_refused_and_what_parses_prints_to_the_same(text in "!?[+]?[a-z0-9:, -]{0,24}") {
+        fn any_text_is_refused_or_prints_back_to_the_same_set(text in "!?[+]?[a-z0-9:, -]{0,24}") {
             if let Ok(expr) = text.parse::<NodeExpr>() {
                 prop_assert_eq!(expr.to_string().parse::<NodeExpr>(), Ok(expr));
             }

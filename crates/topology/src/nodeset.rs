@@ -249,7 +249,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn maps_that_are_none_are_refused() {
+    fn invalid_maps_are_refused() {
         for text in ["", ",", "0000000g", "-1", "000000001", "0,,1", "+1"] {
             assert_eq!(CpuId::parse_map(text), None, "{text}");
         }
@@ -294,7 +294,7 @@ mod tests {
         }
 
         #[test]
-        fn a_map_and_a_list_of_the_same_cpus_are_read_alike(cpus in proptest::collection::btree_set(0_u32..2000, 0..40)) {
+        fn a_map_and_a_list_of_the_same_cpus_parse_alike(cpus in proptest::collection::btree_set(0_u32..2000, 0..40)) {
             let mut words = std::vec![0_u32; 64];
             cpus.iter().for_each(|cpu| words[(cpu / 32) as usize] |= 1 << (cpu % 32));
             let map: Vec<_> = words.iter().rev().map(|word| std::format!("{word:08x}")).collect();

@@ -336,7 +336,7 @@ Node 1023 MemFree:        4096 kB
 ";
 
     #[test]
-    fn nodes_are_read_whatever_their_ids() {
+    fn nodes_with_any_ids_are_read() {
         let (machine, findings) = Topology::read(&Tree::parse(TWO));
         assert_eq!(findings, []);
         assert_eq!(machine.nodes.len(), 2);
@@ -352,7 +352,7 @@ Node 1023 MemFree:        4096 kB
     }
 
     #[test]
-    fn what_can_not_be_understood_is_a_finding_and_the_rest_is_read() {
+    fn unparsable_input_is_a_finding_and_the_rest_is_read() {
         for (from, to, path, part) in [
             ("0-1\n", "0-x\n", "node0/cpulist", "not a list of CPUs"),
             ("0,1023", "0;1023", "online", "not a list of nodes"),
@@ -371,7 +371,7 @@ Node 1023 MemFree:        4096 kB
     }
 
     #[test]
-    fn memory_that_a_driver_keeps_is_in_no_set_and_can_not_be_named() {
+    fn driver_managed_memory_is_in_no_set_and_can_not_be_named() {
         let mut tree = Tree::parse(TWO);
         tree.insert("sys/devices/system/node/has_private_memory", "1023");
         let (machine, findings) = Topology::read(&tree);
@@ -411,7 +411,7 @@ Node 1023 MemFree:        4096 kB
     }
 
     #[test]
-    fn what_the_user_says_wins_and_a_node_that_is_not_there_is_named() {
+    fn a_statement_of_the_user_takes_precedence_and_an_absent_node_is_named() {
         let says = Overrides::from([(NodeId(1023), MemoryKind::Hbm), (NodeId(9), MemoryKind::Cxl)]);
         let (machine, findings) = Topology::read_with(&Tree::parse(TWO), &says);
         let node = &machine.nodes[&NodeId(1023)];

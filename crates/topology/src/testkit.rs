@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn on_two_sockets_near_memory_is_local_or_remote_and_far_is_what_is_slower() {
+    fn on_two_sockets_near_memory_is_local_or_remote_and_far_memory_slower() {
         let mut sockets = machine([
             node(0).cpus(0..2),
             node(1).cpus(2..4),

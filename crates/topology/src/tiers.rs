@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_tiers_stand_where_it_made_several() {
+    fn several_tiers_of_the_kernel_are_adopted() {
         let machine = known(MemoryKind::Cxl, KnownBy::CxlRegion);
         let kernel = [(22, "1"), (4, "0")];
         let expected = [("0", KnownBy::MemoryTier), ("1", KnownBy::MemoryTier)];
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn cxl_memory_in_drams_tier_is_split_off_and_the_source_is_told() {
+    fn cxl_memory_in_the_tier_of_dram_is_split_off_with_its_source() {
         for known_by in [KnownBy::CxlRegion, KnownBy::Hmat, KnownBy::User] {
             let machine = known(MemoryKind::Cxl, known_by);
             let expected = expect(&[("0", KnownBy::Cpus), ("1", known_by)]);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_the_kernel_ranks_nowhere_or_twice_is_in_one_tier_all_the_same() {
+    fn a_node_with_no_or_two_kernel_tiers_is_in_exactly_one_tier() {
         let machine = known(MemoryKind::Cxl, KnownBy::CxlRegion);
         let expected = [("0", KnownBy::Cpus), ("1", KnownBy::CxlRegion)];
         assert_eq!(tiers_of(&machine, &[(4, "0")]), expect(&expected));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_user_makes_a_node_far_by_saying_what_it_is() {
+    fn a_kind_given_by_the_user_makes_a_node_far() {
         let tree = Tree::parse(crate::recorded::ONE_TIER);
         let says = Overrides::from([(NodeId(1), MemoryKind::Cxl)]);
         let (machine, _) = Topology::read_with(&tree, &says);

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn children_are_named_once_and_in_order() {
+    fn children_are_listed_once_and_in_order() {
         let tree = small();
         assert_eq!(tree.children("sys/node").collect::<Vec<_>>(), ["node0", "node10", "online"]);
         assert_eq!(tree.children("/sys/node/node0/").count(), 2);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_others_continue_is_still_named_once() {
+    fn a_name_that_is_a_prefix_of_others_is_listed_once() {
         let mut tree = Tree::new();
         for path in ["d/a", "d/a-b", "d/a/c", "d/empty/"] {
             tree.insert(path, "");
@@ -181,7 +181,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_path_without_its_slash_and_blanks_reads_the_same(path in "[/ ]{0,4}[a-z]{1,3}[/ ]{0,4}") {
+        fn a_path_without_slash_or_with_blanks_reads_the_same(path in "[/ ]{0,4}[a-z]{1,3}[/ ]{0,4}") {
             let tree = Tree::parse(&std::format!("@ {path}"));
             prop_assert_eq!(Tree::parse(&tree.record()), tree);
         }

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_backend_uses_room_that_narrow_ones_leave() {
+    fn a_wide_backend_uses_memory_that_narrow_ones_leave() {
         let narrow = demand("a", 4, "1");
         let both = [narrow.clone(), demand("b", 5, "1-2")];
         assert_eq!(check(&both, &room(&[0, 4, 5]), FREE), Ok(()));

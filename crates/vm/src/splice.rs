@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn changes_apply_in_order_of_place_and_the_rest_stays() {
+    fn changes_apply_in_order_of_position_and_the_rest_is_kept() {
         let changes = vec![Splice::new(4..5, "E"), Splice::insert(2, "x"), Splice::insert(2, "y")];
         assert_eq!(apply("abcdefg", changes), "abxycdEfg");
         assert_eq!(apply("abc", Vec::new()), "abc");

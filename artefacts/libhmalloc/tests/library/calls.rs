@@ -6,7 +6,7 @@ use super::rights::{as_nobody, public_dir};
 use super::{built, compile, printed, program, ready, scratch, source};
 
 #[test]
-fn all_nine_functions_keep_their_word_with_the_pool_and_without() {
+fn all_nine_functions_work_with_and_without_the_pool() {
     let mut calls = program("calls");
     let file = scratch("mapped");
     calls.arg(&file);
@@ -45,7 +45,7 @@ fn a_set_user_id_program_reads_no_variable_of_its_caller() {
 }
 
 #[test]
-fn what_is_freed_goes_back_to_the_system() {
+fn freed_memory_returns_to_the_system() {
     let mut returns = program("returns");
     returns.env("HMALLOC_JEMALLOC", "1");
     println!("{}", printed(&mut returns));
@@ -54,7 +54,7 @@ fn what_is_freed_goes_back_to_the_system() {
 }
 
 #[test]
-fn update_env_keeps_what_was_allocated_and_uses_kinds_again() {
+fn update_env_keeps_earlier_allocations_and_reuses_kinds() {
     let with = ["-lhmalloc", "-lnearfar"];
     let changes = compile("cc", "changes.c", "changes", &with);
     assert_eq!(printed(&mut ready(&changes)), "right\n");
@@ -72,7 +72,7 @@ fn threads_and_children_of_fork_allocate_at_the_same_time() {
 }
 
 #[test]
-fn a_program_may_allocate_before_libraries_are_told_that_they_are_loaded() {
+fn allocation_works_before_library_constructors_run() {
     let mut early = program("early");
     assert_eq!(printed(&mut early), "right\n", "without");
     assert_eq!(printed(early.env("HMALLOC_JEMALLOC", "1")), "right\n");

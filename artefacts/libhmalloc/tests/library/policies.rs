@@ -38,7 +38,7 @@ fn the_kernel_has_the_policy_that_was_asked_for() {
 }
 
 #[test]
-fn mappings_are_placed_without_the_pool_and_nothing_is_without_nodes() {
+fn mappings_are_placed_even_without_the_pool_but_never_without_nodes() {
     let mapped = [("HMALLOC_MPOL_MODE", "2"), ("HMALLOC_NODEMASK", "1")];
     assert_eq!(placed(&mapped), all("0 0", "2 0x1"));
     for nowhere in [
@@ -53,7 +53,7 @@ fn mappings_are_placed_without_the_pool_and_nothing_is_without_nodes() {
 }
 
 #[test]
-fn nodes_in_words_are_stronger_than_the_mask() {
+fn the_nodes_variable_overrides_the_node_mask() {
     let asked = [
         ("HMALLOC_JEMALLOC", "1"),
         ("HMALLOC_MPOL_MODE", "2"),
@@ -72,7 +72,7 @@ fn refused(mut refused: Command, variables: &[(&str, &str)], errno: i32) -> Stri
 }
 
 #[test]
-fn what_can_not_be_placed_is_not_given_and_the_user_is_told_why() {
+fn unplaceable_allocations_fail_and_the_reason_is_printed() {
     for (variable, value, errno, words) in [
         ("HMALLOC_NODEMASK", "32", ENODEV, "no node 5"),
         ("HMALLOC_NODEMASK", "33", ENODEV, "no node 5"),
@@ -110,7 +110,7 @@ fn refused_mappings(mut program: Command, variables: &[(&str, &str)], errno: i32
 }
 
 #[test]
-fn a_policy_that_goes_with_no_nodes_is_refused() {
+fn policy_modes_that_take_no_nodes_are_rejected() {
     for mode in ["0", "4", "7", "-1", "32770", "two", "2 ,", ""] {
         let asked =
             [("HMALLOC_JEMALLOC", "1"), ("HMALLOC_NODEMASK", "1"), ("HMALLOC_MPOL_MODE", mode)];

@@ -26,7 +26,7 @@ const SYMBOLS: [&str; 15] = [
 ];
 
 #[test]
-fn it_shows_the_symbols_of_hmsdks_and_no_others() {
+fn exported_symbols_are_exactly_those_of_hmsdk() {
     let library = built().join("libhmalloc.so");
     let named = printed(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
     let shown: BTreeSet<_> =
@@ -36,7 +36,7 @@ fn it_shows_the_symbols_of_hmsdks_and_no_others() {
 }
 
 #[test]
-fn its_name_has_no_number_and_its_heap_is_libnearfars() {
+fn soname_has_no_version_and_the_heap_is_that_of_libnearfar() {
     let said = printed(Command::new("readelf").arg("-d").arg(built().join("libhmalloc.so")));
     assert!(said.contains("soname: [libhmalloc.so]"), "{said}");
     assert!(said.contains("Shared library: [libnearfar.so.0]"), "{said}");
@@ -61,7 +61,7 @@ fn the_header_is_for_c_and_for_cpp() {
 }
 
 #[test]
-fn a_program_that_runs_may_load_it_late_and_needs_to_find_nothing_else() {
+fn dlopen_loads_the_library_without_a_search_path_for_dependencies() {
     let late = compile("cc", "late.c", "late", &["-ldl"]);
     for pool in ["0", "1"] {
         let mut run = ready(&late);

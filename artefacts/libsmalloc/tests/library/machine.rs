@@ -36,17 +36,17 @@ fn said(name: &str, conf: Option<&str>) -> Vec<String> {
 }
 
 #[test]
-fn sizes_are_those_of_the_nodes_of_a_type() {
+fn sizes_are_the_sums_over_the_nodes_of_a_type() {
     check("sizes");
 }
 
 #[test]
-fn free_memory_is_that_of_now() {
+fn available_memory_reflects_the_current_state() {
     check("available-changes");
 }
 
 #[test]
-fn used_counts_every_way_to_allocate_to_the_byte() {
+fn used_memory_is_exact_for_every_allocation_function() {
     check("used");
 }
 
@@ -61,12 +61,12 @@ fn memory_of_a_type_is_bound_to_all_its_nodes() {
 }
 
 #[test]
-fn a_thread_that_interleaves_has_its_memory_interleaved_and_no_other_has() {
+fn interleaving_applies_only_to_the_thread_that_enables_it() {
     check("interleaves");
 }
 
 #[test]
-fn wrong_nodes_to_interleave_change_nothing_and_are_named() {
+fn invalid_interleave_nodes_are_reported_and_change_nothing() {
     check("interleaves-nowhere");
     let lines = said("interleaves-nowhere", None);
     assert_eq!(lines.len(), 8, "{lines:#?}");
@@ -80,7 +80,7 @@ fn wrong_nodes_to_interleave_change_nothing_and_are_named() {
 }
 
 #[test]
-fn nodes_that_are_not_of_the_type_are_named_with_those_that_are() {
+fn nodes_of_another_type_are_rejected_with_a_list_of_valid_nodes() {
     let lines = said("warnings", None);
     assert_eq!(lines.len(), 2, "{lines:#?}");
     assert!(lines[0].starts_with("[Warning] s_get_memsize_node_total: node "), "{}", lines[0]);
@@ -119,7 +119,7 @@ fn tables_are_printed_in_the_unit_that_is_asked_for() {
 }
 
 #[test]
-fn a_conf_that_is_right_is_taken_in_silence() {
+fn a_valid_configuration_prints_no_warning() {
     for conf in [
         "",
         "use_auto_arena_scaling:true",
@@ -133,7 +133,7 @@ fn a_conf_that_is_right_is_taken_in_silence() {
 }
 
 #[test]
-fn a_conf_that_is_wrong_is_named_in_one_line_and_all_goes_on() {
+fn an_invalid_configuration_prints_one_warning_and_the_program_continues() {
     let long = "x".repeat(5000);
     for (conf, words) in [
         ("use_auto_arena_scaling", "Conf string ends with key"),
@@ -161,7 +161,7 @@ fn a_conf_that_is_wrong_is_named_in_one_line_and_all_goes_on() {
 
 /// A variable may hold any bytes but zero; these are pseudo-random, the same in each run.
 #[test]
-fn a_variable_of_any_bytes_is_one_line_at_most_and_the_program_goes_on() {
+fn arbitrary_configuration_bytes_print_at_most_one_warning_line() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt as _;
     let mut state = 1_u64;
@@ -198,7 +198,7 @@ fn a_set_user_id_program_reads_no_variable_of_its_caller() {
 }
 
 #[test]
-fn a_stderr_that_takes_nothing_is_no_reason_to_stop() {
+fn an_unwritable_stderr_does_not_stop_the_program() {
     for name in ["tables", "warnings", "interleaves-nowhere", "goes-on"] {
         for program in programs() {
             let mut command = ready(program);
@@ -216,7 +216,7 @@ fn a_stderr_that_takes_nothing_is_no_reason_to_stop() {
 
 /// The program for machines with a far node (`tests/nodes.c`) must fail on a machine without one.
 #[test]
-fn the_program_for_far_nodes_is_built_and_refuses_nodes_that_are_not_there() {
+fn the_far_node_test_program_compiles_and_rejects_absent_nodes() {
     let program = program("nodes.c", "nodes", Link::Shared);
     let run = |arguments: &[&str]| ready(&program).args(arguments).output().unwrap();
     assert_eq!(run(&[]).status.code(), Some(2));

@@ -123,7 +123,7 @@ fn dynamic(file: &Path, word: &str) -> Vec<String> {
 }
 
 #[test]
-fn it_shows_the_interface_and_nothing_else() {
+fn only_the_interfaces_symbols_are_exported() {
     let library = built().join("libsmalloc.so");
     let named = output(Command::new("nm").args(["-D", "--defined-only"]).arg(library));
     let lines: Vec<Vec<&str>> =
@@ -134,7 +134,7 @@ fn it_shows_the_interface_and_nothing_else() {
 }
 
 #[test]
-fn its_header_has_what_it_shows() {
+fn the_header_declares_the_exported_symbols() {
     let declared = Command::new("cc")
         .args(["-E", "-P"])
         .arg(tests().join("../include/smdk_opt_api.h"))
@@ -149,7 +149,7 @@ fn its_header_has_what_it_shows() {
 }
 
 #[test]
-fn it_has_the_plain_name_and_stands_on_libnearfar() {
+fn the_soname_has_no_version_and_the_library_depends_on_libnearfar() {
     let library = built().join("libsmalloc.so");
     assert!(dynamic(&library, "SONAME")[0].contains("[libsmalloc.so]"));
     let needed = dynamic(&library, "NEEDED");
@@ -162,20 +162,20 @@ fn it_has_the_plain_name_and_stands_on_libnearfar() {
 }
 
 #[test]
-fn a_program_linked_statically_needs_neither() {
+fn a_statically_linked_program_needs_no_shared_library() {
     let needed = dynamic(&program("memory.c", "alone", Link::Static), "NEEDED");
     let ours = needed.iter().any(|line| line.contains("smalloc") || line.contains("nearfar"));
     assert!(!ours, "{needed:?}");
 }
 
 #[test]
-fn a_program_that_runs_may_load_it_late() {
+fn dlopen_loads_the_library_in_a_running_program() {
     let program = compile("late.c", "late", &["-ldl"]);
     output(ready(program).arg(installed().join("libsmalloc.so")));
 }
 
 #[test]
-fn both_doors_are_to_one_heap() {
+fn both_interfaces_share_one_heap() {
     let nearfar = tests().join("../../../crates/alloc/include").display().to_string();
     let path = format!("-Wl,-rpath,{}", installed().display());
     let shared = ["-I", &nearfar, "-lsmalloc", "-lnearfar", &path];
@@ -192,7 +192,7 @@ fn a_c_plus_plus_program_uses_the_class() {
 }
 
 #[test]
-fn the_headers_are_good_c_and_c_plus_plus_of_every_age() {
+fn the_headers_compile_under_old_and_new_c_and_c_plus_plus_standards() {
     let headers = tests().join("../include");
     for (compiler, standard, header) in [
         ("cc", "c89", "smdk_opt_api.h"),

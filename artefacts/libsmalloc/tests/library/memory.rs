@@ -16,7 +16,7 @@ fn check(name: &str) {
 }
 
 #[test]
-fn memory_is_of_the_type_or_there_is_none_and_errno_says_why() {
+fn allocation_uses_the_type_or_fails_with_errno() {
     check("types");
 }
 
@@ -36,17 +36,17 @@ fn realloc_that_fails_leaves_the_old_block_as_it_was() {
 }
 
 #[test]
-fn realloc_stays_in_place_where_there_is_room() {
+fn realloc_resizes_in_place_where_possible() {
     check("realloc-in-place");
 }
 
 #[test]
-fn memalign_aligns_up_to_a_gibibyte_and_refuses_what_is_no_alignment() {
+fn memalign_aligns_up_to_a_gibibyte_and_rejects_invalid_alignments() {
     check("memalign");
 }
 
 #[test]
-fn every_free_frees_and_no_type_frees_nothing() {
+fn every_free_function_frees_and_an_invalid_type_frees_nothing() {
     check("frees");
 }
 
@@ -56,17 +56,17 @@ fn memory_is_resident_when_touched_and_not_before() {
 }
 
 #[test]
-fn memory_goes_back_and_serves_other_sizes() {
+fn freed_memory_is_reused_for_other_sizes_and_returned_to_the_system() {
     check("reused");
 }
 
 #[test]
-fn a_process_without_room_is_told_and_not_ended() {
+fn allocation_beyond_the_data_limit_fails_without_ending_the_process() {
     check("no-room");
 }
 
 #[test]
-fn threads_begin_at_once_and_free_what_others_allocated() {
+fn threads_start_concurrently_and_free_each_others_memory() {
     check("threads");
 }
 
@@ -76,7 +76,7 @@ fn children_of_a_busy_process_allocate_and_end() {
 }
 
 #[test]
-fn a_check_that_is_not_there_is_no_success() {
+fn an_unknown_check_name_fails() {
     let program = program("memory.c", "no-check", Link::Shared);
     assert_eq!(ready(program).arg("nothing").output().unwrap().status.code(), Some(2));
 }

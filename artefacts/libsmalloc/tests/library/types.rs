@@ -30,7 +30,7 @@ fn check(name: &str, pretend: &str) -> [Vec<String>; 2] {
 }
 
 #[test]
-fn memory_of_each_type_is_of_its_own_and_counted_by_itself() {
+fn each_type_has_its_own_kind_and_is_counted_separately() {
     let [said, errors] = check("both", "");
     assert_eq!(said, ["bind:0,2", "bind:1,4", "both: done"]);
     assert_eq!(errors, [""; 0]);
@@ -42,13 +42,13 @@ fn realloc_changes_the_type_and_keeps_the_content() {
 }
 
 #[test]
-fn memory_of_nodes_is_on_those_of_them_that_are_of_the_type() {
+fn node_allocations_use_the_nodes_of_the_requested_type() {
     let [said, _] = check("on-nodes", "");
     assert_eq!(said, ["bind:4", "bind:1", "bind:0,2", "bind:1,4", "on-nodes: done"]);
 }
 
 #[test]
-fn interleaving_is_over_the_nodes_of_the_type_and_kinds_are_made_once() {
+fn interleaving_uses_the_nodes_of_the_type_and_reuses_kinds() {
     let [said, errors] = check("interleaves", "");
     let expected = [
         "bind:0,2",
@@ -75,7 +75,7 @@ fn threads_that_begin_at_once_have_the_same_kinds() {
 }
 
 #[test]
-fn tables_and_warnings_are_word_for_word_these() {
+fn tables_and_warnings_match_the_expected_text() {
     let [_, errors] = check("sizes", "");
     assert_eq!(
         errors,
@@ -97,14 +97,14 @@ fn tables_and_warnings_are_word_for_word_these() {
 }
 
 #[test]
-fn without_kinds_there_is_no_memory_and_errno_says_why() {
+fn without_kinds_allocation_fails_with_enomem() {
     let [_, errors] = check("no-kinds", "no-kinds");
     assert_eq!(errors.len(), 1, "{errors:#?}");
     assert!(errors[0].starts_with("[Warning] s_enable_node_interleave: invalid node(s) \"all\""));
 }
 
 #[test]
-fn without_nodes_there_is_no_memory_and_errno_says_why() {
+fn without_nodes_allocation_fails_with_enosys() {
     let [_, errors] = check("no-nodes", "no-nodes");
     let warned = errors.iter().filter(|line| line.ends_with("type Normal, which has none"));
     assert_eq!(warned.count(), 1, "{errors:#?}");

@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thread_has_a_word_of_its_own() {
+    fn each_thread_has_its_own_record_pointer() {
         let set_and_get = |value: usize| {
             set(null_mut());
             assert_eq!(get(), null_mut());
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_meet_find_their_words_all_the_same() {
+    fn threads_with_colliding_hashes_find_their_own_record_pointers() {
         // As many threads as there are places to probe, all hashed to the same place.
         let thread = 1 << 40;
         let at = first(thread);

@@ -37,7 +37,7 @@ s_free(cold);",
 ];
 
 #[test]
-fn pages_are_what_the_headers_say() {
+fn manual_pages_match_the_headers() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (name, header, example, also) in PAGES {
         let read = header::read(&std::fs::read_to_string(root.join(header)).unwrap());
@@ -56,13 +56,13 @@ fn pages_are_what_the_headers_say() {
 }
 
 #[test]
-fn the_example_of_the_allocator_is_the_one_of_the_manual() {
+fn the_allocators_man_page_example_is_in_the_manual() {
     let manual = include_str!("../../../../docs/alloc.md");
     assert!(manual.contains(PAGES[0].2), "docs/alloc.md has another example");
 }
 
 #[test]
-fn a_page_has_every_function_of_its_header_with_what_it_does() {
+fn a_manual_page_documents_every_function_of_its_header() {
     let text = "/* few: a\n * header. Made of nothing.\n *\n * It has `two`.\n */\n\
         #ifndef F\n#define F\n#define TWO 2 /* a number */\n\
         /* Does it.\n *\n * Slowly. */\nint one(int a,\n        int b);\nint two(void);\n\n/* A pair. */\n\

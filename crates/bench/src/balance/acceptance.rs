@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn both_policies_are_held_to_every_figure() {
+    fn both_policies_are_checked_against_every_threshold() {
         let found = found();
         // Five programs with two checks, one with one, three means.
         assert_eq!(checks(&found).len(), 2 * (5 * 2 + 1 + 3));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_row_there_is_no_ratio_and_nothing_is_reached() {
+    fn a_missing_row_fails_every_check_that_needs_it() {
         let mut found = found();
         let rows = &mut found.programs[0].rows;
         rows.iter_mut().find(|ran| ran.row.kind == Kind::Balanced).unwrap().runs.clear();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn near_memory_that_is_full_must_gain_and_that_is_not_must_not_lose() {
+    fn contended_near_memory_must_gain_and_uncontended_must_not_lose() {
         let mut found = found_of(&[Program::Contended, Program::Uncontended]);
         assert_eq!(checks(&found).len(), 2 * 2, "of one policy");
         assert_eq!(missed(&found), []);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_program_there_is_no_mean() {
+    fn one_program_has_no_geometric_mean() {
         let mut found = found();
         found.programs.truncate(1);
         assert_eq!(checks(&found).len(), 2 * 2);

@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_balancing_takes_of_a_cpu_is_known_from_two_looks() {
+    fn balancings_cpu_share_is_the_difference_of_two_samples() {
         let look = |running_s, cpu_ms| Balancing { running_s, cpu_ms, ..Balancing::default() };
         assert_eq!(share(&look(10, 300), &look(14, 400)), Some(0.025));
         assert_eq!(share(&look(10, 300), &look(10, 400)), None);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_for_other_machines_and_rows_of_others_are_refused() {
+    fn programs_and_rows_for_different_machines_are_rejected() {
         let of = |programs: &[Program], kinds: &[Kind]| {
             let rows = rows::rows(kinds, &[rows::FULL.into()]).unwrap();
             Options { programs: programs.into(), rows, ..options() }.shape()

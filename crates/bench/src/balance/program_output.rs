@@ -49,14 +49,14 @@ mod tests {
 "#;
 
     #[test]
-    fn beginning_intervals_and_end_are_told_apart() {
+    fn the_parser_separates_start_intervals_and_end() {
         let window = Window { end_s: 0.5, busy_s: 0.4, operations: 10.0 };
         let said = Output { began_s: 3.5, seconds: 1.25, windows: vec![window] };
         assert_eq!(understood(LINES).unwrap(), said);
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_output_is_reported_by_name() {
         let without = |what: &str| {
             let lines: String = LINES.lines().filter(|line| !line.contains(what)).collect();
             let lines = lines.replace("}{", "}\n{");

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_began_before_all_had_settled_does_not_count() {
+    fn intervals_that_start_before_settling_are_ignored() {
         let window = |end_s: f64, operations| Window { end_s, busy_s: 0.5, operations };
         let windows =
             [window(0.5, 900.0), window(1.2, 800.0), window(1.7, 100.0), window(2.2, 50.0)];
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_runs_the_median_counts() {
+    fn the_median_of_several_runs_is_used() {
         let run = |operations_per_s| Run { operations_per_s, ..Run::default() };
         let mut ran = sample::found().programs[0].rows[0].clone();
         ran.runs = vec![run(30.0), run(10.0), run(20.0)];
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_one_whose_pages_stay() {
+    fn the_best_static_row_excludes_rows_that_migrate_pages() {
         let tried = &sample::found().programs[0];
         let (row, rate) = tried.best_static().unwrap();
         assert_eq!((row.kind, rate), (Kind::Interleave, 200.0));

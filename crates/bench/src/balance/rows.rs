@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn sensors_are_named_to_balancing_of_what_we_start() {
+    fn sensors_are_passed_as_options_to_the_balancing_service() {
         let sets = ["full", "hint-faults+latency"].map(Into::into);
         let rows = rows(&[Kind::FirstTouch, Kind::Balanced], &sets).unwrap();
         assert_eq!(rows.len(), 3);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_rows_are_static_and_what_is_settled_is_only_looked_at() {
+    fn eight_rows_are_static_and_settled_has_three_rows() {
         let all = rows(&Kind::ALL, &[FULL.into()]).unwrap();
         let jacobi = Program::Jacobi.rows(&all);
         assert_eq!(jacobi.iter().filter(|row| row.kind.is_static()).count(), 8);

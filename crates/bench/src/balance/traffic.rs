@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_lies_between_settling_and_the_end() {
+    fn traffic_is_counted_between_settling_and_the_end() {
         let none = [[0, 0]; 4];
         let series = [
             at(11, none),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_emulators_clock_may_be_ahead_of_the_kernels() {
+    fn traffic_windows_allow_for_an_emulator_clock_ahead_of_the_kernel() {
         let lines = |lines: u64| [[lines, 0], [0, 0], [0, 0], [0, 0]];
         // Four seconds ahead: the counted part is from 16 to 19.5 there, or from 15 for static placements.
         let series = [12, 15, 16, 17, 18, 19, 20, 24].map(|at_s| at(at_s, lines(at_s * at_s)));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn without_counts_of_its_time_a_run_has_no_traffic() {
+    fn a_run_without_samples_in_its_time_has_no_traffic() {
         let found = filled(&[at(1, [[5, 5]; 4]), at(2, [[9, 9]; 4])]);
         assert_eq!(found.programs[0].rows[0].runs[0].traffic, None);
         let dir = tempfile::tempdir().unwrap();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_that_is_not_handed_over_is_named() {
+    fn a_result_that_cannot_be_written_is_reported_with_its_path() {
         let dir = tempfile::tempdir().unwrap();
         hand_over(dir.path(), "figures.json", &[1, 2]).unwrap();
         let text = std::fs::read_to_string(dir.path().join("figures.json")).unwrap();

@@ -71,13 +71,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_shown_as_a_shell_would_take_it() {
+    fn a_command_line_is_quoted_for_the_shell() {
         let line = Line::new(["redis-cli", "EVAL", "return 'a'", ""]);
         assert_eq!(line.to_string(), r"redis-cli EVAL 'return '\''a'\''' ''");
     }
 
     #[test]
-    fn our_own_name_is_our_own_binary_and_an_argument_is_not() {
+    fn program_names_resolve_to_our_binaries_but_arguments_do_not() {
         let line = Line::words("nearfar run -m near -- nearfar-bench nearfar");
         let command = line.command(Path::new("/x/nearfar"));
         assert_eq!(command.get_program(), "/x/nearfar");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_nowhere_is_not_found() {
+    fn a_program_missing_from_path_is_not_found() {
         assert!(find("sh").is_some());
         assert_eq!(find("no-such-program-here"), None);
     }

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_heard_and_its_output_is_kept() {
+    fn a_clients_output_is_returned_and_saved() {
         launch(|launcher| {
             assert_eq!(launcher.run(&Line::words("echo hello"), "echo", LIMIT).unwrap(), "hello\n");
             assert_eq!(std::fs::read_to_string(launcher.dir.join("echo")).unwrap(), "hello\n");
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_fails_is_quoted() {
+    fn a_failed_client_is_reported_with_its_output() {
         let line = Line::new(["sh", "-c", "echo no such server >&2; exit 3"]);
         let error =
             launch(|launcher| launcher.run(&line, "client", LIMIT)).unwrap_err().to_string();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_ends_at_once_is_quoted() {
+    fn a_server_that_exits_immediately_is_reported_with_its_output() {
         let line = Line::new(["sh", "-c", "echo bad option; exit 1"]);
         let port = free_port().unwrap();
         let error = launch(|launcher| launcher.serve(&line, port, "log")).unwrap_err().to_string();
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_is_not_there_is_named() {
+    fn a_missing_program_is_reported_by_name() {
         let line = Line::words("no-such-program-here");
         let error = launch(|launcher| launcher.run(&line, "x", LIMIT)).unwrap_err();
         assert!(format!("{error:#}").contains("no-such-program-here"), "{error:#}");

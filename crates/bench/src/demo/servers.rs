@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_found_in_what_servers_say() {
+    fn versions_are_parsed_from_server_output() {
         for (text, version) in [
             ("Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64", "7.0.15"),
             ("memcached 1.6.18\n", "1.6.18"),
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_with_the_packages_that_have_it() {
+    fn missing_programs_are_reported_with_the_packages_to_install() {
         let service = Service { program: "no-such-server", also: &["no-such-tool"], ..REDIS };
         let left = service.missing().unwrap();
         assert_eq!(left.what, "no-such-server");

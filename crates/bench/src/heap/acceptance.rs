@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn each_rule_is_held_to_its_figure_in_each_part() {
+    fn each_rule_is_checked_against_its_threshold_in_each_part() {
         let found = found();
         assert_eq!(checks(&found).len(), 3 * 3 + 1);
         assert_eq!(missed(&found), []);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_row_there_is_no_ratio_and_nothing_is_reached() {
+    fn a_missing_row_fails_every_check_that_needs_it() {
         let mut found = found();
         found.parts[0].rows[0].outcome = None;
         assert_eq!(missed(&found).len(), 3);

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_memory_alone_runs_as_many_instances_as_it_has_room_for() {
+    fn near_only_runs_as_many_instances_as_fit_in_near_memory() {
         let count = |row, mib: u64| instances(Part::Instances, row, Bytes(mib << 20), 4);
         assert_eq!([count(Row::Near, 160), count(Row::Near, 125), count(Row::Near, 20)], [2, 1, 1]);
         assert_eq!([count(Row::Near, 4096), count(Row::WeightsFar, 160)], [4, 4]);

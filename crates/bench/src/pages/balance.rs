@@ -184,7 +184,7 @@ mod tests {
     use crate::balance::sample::{found, set};
 
     #[test]
-    fn the_table_says_what_is_emulated_reached_missed_and_failed() {
+    fn the_balance_table_shows_emulated_reached_missed_and_failed_rows() {
         let mut found = found();
         set(&mut found, Program::Streamcluster, Kind::Balanced, 193.0);
         found.programs[1].rows[2].runs.clear();

@@ -133,7 +133,7 @@ mod tests {
     use crate::heap::sample::found;
 
     #[test]
-    fn the_table_says_what_is_emulated_reached_and_failed() {
+    fn the_heap_table_shows_emulated_reached_and_failed_rows() {
         let mut found = found();
         found.parts[1].rows[2].outcome = None;
         found.parts[1].rows[2].failed = Some("it said: no memory".into());

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_failed_says_why() {
+    fn a_failed_row_shows_the_reason() {
         let mut found = found();
         found.rows[2] =
             Row::of(Setup::CxlDevice, ["binding to node 2: Invalid argument"].into_iter());

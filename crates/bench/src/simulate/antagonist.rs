@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_is_allowed() {
+    fn invalid_antagonists_are_rejected_with_the_allowed_values() {
         for text in ["1", "=2", "a=2", "1=x", "1=%", "-1=2", ""] {
             assert!(text.parse::<Wanted>().unwrap_err().contains("NODE=GBPS"), "{text}");
         }

@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_value_is_refused_with_its_key_and_what_is_allowed() {
+    fn invalid_values_are_rejected_with_key_and_allowed_range() {
         for (from, to, parts) in [
             ("page_kib = 4", "page_kib = 6", &["page_kib = 6", "power of two from 4"][..]),
             ("page_kib = 4", "page_kibs = 4", &["unknown field", "page_kibs"]),
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_slash_or_the_ending_is_a_file() {
+    fn a_name_with_a_slash_or_the_toml_extension_is_a_file() {
         assert!(is_path("./x") && is_path("x.toml") && !is_path("private"));
         let refused = format!("{:#}", find("/nowhere/x.toml", &four()).unwrap_err());
         assert!(refused.contains("reading workload file /nowhere/x.toml"), "{refused}");

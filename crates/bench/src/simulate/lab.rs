@@ -307,7 +307,7 @@ mod tests {
     use crate::balance::sample;
 
     #[test]
-    fn what_the_model_made_is_found_again_from_two_of_its_rows() {
+    fn fitting_two_rows_recovers_the_models_parameters() {
         let mut found = sample::found_of(&[Program::Kmeans]);
         let described = catalog::built_in("numa-4node").unwrap();
         let machine = as_emulated(&described).unwrap();
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_machine_file_or_nothing_to_compare_is_refused() {
+    fn results_without_a_machine_file_or_static_rows_are_rejected() {
         let mut found = sample::found_of(&[Program::Kmeans]);
         found.programs[0].rows.retain(|ran| !ran.row.kind.is_static());
         assert!(cases(&found, 1).unwrap_err().to_string().contains("first touch"));
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_one_has_alike_have_no_order() {
+    fn rows_with_nearly_equal_rates_are_not_ordered() {
         let row = |lab: f64, simulated: f64| Shown {
             row: String::new(),
             lab,

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn machines_of_the_study_go_by_the_names_they_give_themselves() {
+    fn study_machines_are_found_by_their_own_names() {
         for (far_ns, name) in studies() {
             let found = machine(&name).unwrap();
             assert!(found.name == name && found.latency_ns[0][1] == far_ns, "{found:?}");

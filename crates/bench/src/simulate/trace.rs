@@ -103,7 +103,7 @@ mod tests {
     use nearfar_sim::rng::Rng;
 
     #[test]
-    fn a_recorded_hot_set_is_played_where_it_was() {
+    fn a_recorded_hot_set_is_replayed_at_its_recorded_location() {
         let record = testkit::moving_hot_set();
         let source = source(&record, 10).unwrap();
         let played = |epoch| {
@@ -125,7 +125,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_ranges_are_a_source_or_a_refusal(
+        fn any_recorded_ranges_are_accepted_or_rejected_without_panic(
             regions in proptest::collection::vec((0u32..3, proptest::num::u64::ANY, 0u64..1 << 40, 0u32..30), 0..40),
             backwards: bool,
         ) {

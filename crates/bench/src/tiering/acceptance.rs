@@ -317,7 +317,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_recovered_is_the_share_of_the_slowdown() {
+    fn recovery_is_a_share_of_the_slowdown() {
         let found = found();
         let figures = figures(&found.workloads[0], found.warm_up_s);
         let of = |row| figures.iter().find(|of| of.row == row).unwrap();
@@ -334,7 +334,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn of_several_boots_the_median_counts_whichever_came_first() {
+    fn the_median_of_several_boots_is_used_in_any_order() {
         let mut found = found();
         let rows = &mut found.workloads[0].rows;
         let at = rows.iter().position(|ran| ran.row == Row::Nearfar).unwrap();
@@ -385,7 +385,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn without_slowdown_nothing_is_said_to_be_recovered() {
+    fn without_a_slowdown_no_recovery_is_reported() {
         let mut found = found();
         found.workloads[0].rows = vec![
             ran(Row::Dram, [100.0, 100.0], [1.0, 1.0]),

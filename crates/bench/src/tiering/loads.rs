@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_cpu_has_read_since_the_beginning_is_near_or_far() {
+    fn loads_of_one_cpu_are_split_into_near_and_far() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join(FILE);
         let sample = |at_ns: u64, near: [u64; 2], far: [u64; 2]| {

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_differ_in_placement_machine_and_what_moves_pages_alone() {
+    fn rows_differ_only_in_placement_machine_and_migration_mechanism() {
         let plan = plan(options()).unwrap();
         let gups: Vec<_> = plan.jobs.iter().filter(|job| job.at[0] == 0).collect();
         assert_eq!(gups.len(), 5, "damo and memtierd are not there");
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_ample_machine_there_is_no_dram_row_and_without_far_memory_nothing() {
+    fn dram_rows_need_an_ample_machine_and_plans_need_far_memory() {
         let plan = plan(Options { machine: Some("cxl-2tier".into()), ..options() }).unwrap();
         assert!(plan.found.workloads[0].rows[0].absent.as_ref().unwrap().contains("--ample"));
         let numa = Options { machine: Some("numa-4node".into()), ..options() };

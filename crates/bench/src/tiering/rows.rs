@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_program_says_what_to_do() {
+    fn rows_with_a_missing_program_report_the_remedy() {
         let none = Programs { damo: None, ..programs() };
         assert!(commands(Row::Damo, &none, [0, 1]).unwrap_err().contains("scripts/setup"));
         assert!(commands(Row::Memtierd, &none, [0, 1]).unwrap_err().contains("--memtierd PATH"));

@@ -252,7 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_of_a_few_nodes_is_looked_at_and_its_figures_are_those_of_its_size() {
+    fn tiering_cost_scales_with_the_memory_size_of_the_machine() {
         let request =
             Request { nodes: 2, near: 1, memory: Bytes(32 << 30), page_ns: 100, cpu_percent: 5 };
         let cost = run(request).unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_that_can_not_be_is_refused() {
+    fn impossible_machines_are_rejected() {
         for (nodes, near, gib) in [(4, 0, 64), (4, 4, 64), (4, 1, 6)] {
             let memory = Bytes(gib << 30);
             let request = Request { nodes, near, memory, page_ns: 100, cpu_percent: 5 };

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_machine_with_a_device_only_the_device_counts() {
+    fn only_the_device_row_is_kept_from_the_device_machine() {
         let row = |setup| Row { setup, latency_ns: Some(1.0), gbps: Some(1.0), failed: None };
         let of = |setups: [Setup; 2]| Found {
             schema: SCHEMA.into(),

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_fails_is_quoted() {
+    fn a_failed_program_is_reported_with_its_output() {
         let row = Row::of(Setup::CxlDevice, ["binding to node 2: Invalid argument"].into_iter());
         assert_eq!(row.failed.as_deref(), Some("binding to node 2: Invalid argument"));
         let silent = Row::of(Setup::Dram, std::iter::empty());

@@ -103,7 +103,7 @@ mod tests {
     use nearfar_topology::Tree;
 
     #[test]
-    fn kernel_threads_and_the_daemon_are_told_from_others() {
+    fn cpu_time_of_kernel_threads_and_the_daemon_excludes_other_processes() {
         let mut tree = Tree::new();
         for (pid, comm, cmdline, ns) in [
             ("5", "kdamond.0\n", "", "1000 5 6\n"),

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn every_built_in_workload_is_sound_and_named_as_it_calls_itself() {
+    fn every_built_in_workload_is_valid_and_has_its_file_name() {
         let machines = nearfar_lab::machine::catalog::FILES.map(|(name, _)| name);
         for (workload, (name, _)) in list().unwrap().iter().zip(FILES) {
             assert_eq!(workload.name, name);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_go_by_near_memory_or_by_what_is_said() {
+    fn sizes_scale_with_near_memory_unless_given() {
         let redis = find("redis-b").unwrap();
         let fitted = redis.fit(&fit(NEAR)).unwrap();
         assert_eq!(fitted.set_bytes, 512 << 20);
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_file_is_named() {
+    fn workload_file_errors_are_reported_by_name() {
         let good = FILES[6].1;
         for (from, to, with) in [
             ("set_percent = 200", "set_percent = 0", "set_percent"),
@@ -323,12 +323,12 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_meant_by_a_path_only() {
+    fn a_workload_file_must_be_named_by_a_path() {
         assert!(is_path("./scan") && is_path("scan.toml") && !is_path("scan"));
     }
 
     #[test]
-    fn a_workload_that_is_not_there_is_named_with_those_that_are() {
+    fn an_unknown_workload_is_reported_with_the_known_ones() {
         assert!(find("redis").unwrap_err().to_string().contains("redis-a, redis-b"));
         assert!(format!("{:#}", find("./none.toml").unwrap_err()).contains("./none.toml"));
     }

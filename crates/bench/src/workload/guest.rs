@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guest_is_asked_for_the_same() {
+    fn the_guest_receives_the_same_options() {
         let request = Request {
             workload: file::find("redis-b").unwrap(),
             placements: vec![Placement::Near, Placement::Far],

@@ -122,7 +122,7 @@ pub(crate) fn run(request: &Request, dir: &Path, progress: bool) -> anyhow::Resu
         port: free_port()?,
     };
     let fitted = request.workload.fit(&fit)?;
-    refuse_what_does_not_fit(request, &fitted, &machine.nodes)?;
+    refuse_oversized_set(request, &fitted, &machine.nodes)?;
     let modelled = machine.emulation.as_ref().is_some_and(|of| of.clock == "virtual");
     let cpu = modelled.then(isolated_cpu).transpose()?;
     let stage = Stage { launcher, cpu, node, port: fit.port, request, fitted: &fitted };
@@ -143,7 +143,7 @@ pub(crate) fn run(request: &Request, dir: &Path, progress: bool) -> anyhow::Resu
 }
 
 /// Refuses a working set larger than the nodes it is bound to, with which the kernel would kill the program.
-fn refuse_what_does_not_fit(
+fn refuse_oversized_set(
     request: &Request,
     fitted: &Fitted,
     nodes: &[nearfar_report::model::Node],

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_do_the_same_work_for_the_same_options_and_refuse_others() {
+    fn workload_programs_are_deterministic_and_reject_invalid_options() {
         let dir = tempfile::tempdir().unwrap();
         compile(dir.path()).unwrap();
         for (program, options, sum) in [
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_team_computes_the_same_whoever_made_the_data_and_says_when_it_began() {
+    fn teams_compute_equal_sums_for_serial_and_parallel_allocation() {
         let dir = tempfile::tempdir().unwrap();
         compile_teams(dir.path()).unwrap();
         for (program, mb) in [("streamcluster", 2), ("kmeans", 2), ("jacobi", 2), ("pca.py", 2)] {

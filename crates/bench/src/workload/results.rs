@@ -154,7 +154,7 @@ mod tests {
 "#;
 
     #[test]
-    fn intervals_and_the_end_are_told_from_what_else_is_said() {
+    fn the_parser_separates_intervals_and_end_from_other_output() {
         let (intervals, said) = understood(LINES).unwrap();
         assert_eq!(intervals.len(), 3);
         assert_eq!(intervals[0].more["hot_at_bytes"], 7);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_did_not_come_to_its_end_is_an_error() {
+    fn output_of_an_unfinished_program_is_an_error() {
         let cut = LINES.rsplit_once("{\"program\":\"x\",\"done\"").unwrap().0;
         assert!(understood(cut).unwrap_err().to_string().contains("last line"));
         let odd = LINES.replace("\"operations\":10,", "");

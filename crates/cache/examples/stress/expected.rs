@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_torn_or_of_another_is_found_out() {
+    fn torn_and_foreign_values_are_detected() {
         let mut value = Vec::new();
         fill(7, 3, 500, &mut value);
         assert_eq!(item_of(7, &value, &meta(3, 5)), Ok((3, 5)));

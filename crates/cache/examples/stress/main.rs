@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_run_finds_nothing_wrong_and_has_all_parts_at_work() {
+    fn a_short_stress_run_covers_all_parts_and_finds_no_error() {
         for movers in [0, 2] {
             let options =
                 Options { operations: 160_000, movers, restarts: 1, ..Options::default() };
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_read_and_what_is_none_is_refused() {
+    fn options_are_parsed_and_invalid_ones_rejected() {
         let read = |text: &str| Options::read(text.split_whitespace().map(str::to_owned));
         assert_eq!(read("--operations 5 --threads 2").unwrap().operations, 5);
         for (text, said) in [

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_item_that_is_written_again_and_again_has_one_place_in_the_queue() {
+    fn an_item_stored_repeatedly_has_one_queue_entry() {
         let mut policy = S3Fifo::default();
         policy.stored(0, 7);
         for step in 0..100_000 {

@@ -115,7 +115,7 @@ fn skewed(policy: Eviction) -> u64 {
 }
 
 #[test]
-fn what_is_read_often_stays() {
+fn frequently_read_items_stay_cached() {
     for (name, policy) in Eviction::ALL {
         // With random eviction of a slot for every tenth key the hit ratio is a tenth; with FIFO, 69 %.
         let found = skewed(policy);
@@ -124,7 +124,7 @@ fn what_is_read_often_stays() {
 }
 
 #[test]
-fn one_pass_over_much_data_does_not_push_out_what_is_read_often() {
+fn a_scan_does_not_evict_frequently_read_items() {
     // SIEVE is left out: its authors state that it is not resistant to scans.
     for (name, policy) in Eviction::ALL.into_iter().filter(|(_, policy)| *policy != Eviction::Sieve)
     {
@@ -141,7 +141,7 @@ fn one_pass_over_much_data_does_not_push_out_what_is_read_often() {
 }
 
 #[test]
-fn a_new_item_in_a_slot_that_was_given_back_is_not_the_oldest() {
+fn a_new_item_in_a_freed_slot_is_not_the_oldest() {
     for policy in [Eviction::S3Fifo, Eviction::Sieve, Eviction::Lru] {
         let mut keys = Keys::new(policy, 8);
         (0..8).for_each(|key| assert!(!keys.ask(key)));

@@ -17,7 +17,7 @@ fn value(cache: &LocalCache, key: &[u8]) -> Option<Vec<u8>> {
 const PLAIN: With = With { flags: 0, ttl: 0 };
 
 #[test]
-fn items_are_stored_with_flags_and_another_cas_number_each_time() {
+fn each_store_keeps_flags_and_assigns_a_new_cas_number() {
     let cache = cache(1);
     let first = cache.set(b"a", b"one", With { flags: 5, ttl: 100 }).unwrap();
     let mut out = b"before ".to_vec();
@@ -34,7 +34,7 @@ fn items_are_stored_with_flags_and_another_cas_number_each_time() {
 }
 
 #[test]
-fn add_replace_and_extend_hang_on_what_is_there() {
+fn add_replace_and_append_depend_on_the_existing_item() {
     let cache = cache(0);
     assert_eq!(cache.replace(b"a", b"x", PLAIN), Err(Failure::Absent));
     assert_eq!(cache.append(b"a", b"x"), Err(Failure::Absent));
@@ -55,7 +55,7 @@ fn add_replace_and_extend_hang_on_what_is_there() {
 }
 
 #[test]
-fn numbers_are_counted_up_and_down() {
+fn incr_and_decr_update_decimal_values() {
     let cache = cache(0);
     assert_eq!(cache.incr(b"n", 1), Err(Failure::Absent));
     cache.set(b"n", b"9  ", With { flags: 3, ttl: 0 }).unwrap();
@@ -71,7 +71,7 @@ fn numbers_are_counted_up_and_down() {
 }
 
 #[test]
-fn items_go_when_their_time_is_over_and_can_be_given_another() {
+fn items_expire_and_touch_changes_their_ttl() {
     let cache = cache(1);
     for key in [b"a", b"b", b"c"] {
         cache.set(key, b"x", With { flags: 0, ttl: 50 }).unwrap();
@@ -87,7 +87,7 @@ fn items_go_when_their_time_is_over_and_can_be_given_another() {
 }
 
 #[test]
-fn what_is_deleted_or_flushed_is_gone_and_only_reads_are_counted() {
+fn deleted_and_flushed_items_are_missed_and_only_reads_are_counted() {
     let cache = cache(1);
     cache.set(b"a", b"x", PLAIN).unwrap();
     cache.set(b"b", b"x", PLAIN).unwrap();
@@ -103,7 +103,7 @@ fn what_is_deleted_or_flushed_is_gone_and_only_reads_are_counted() {
 }
 
 #[test]
-fn keys_and_values_that_can_not_be_are_refused() {
+fn invalid_keys_and_oversized_values_are_rejected() {
     let cache = cache(0);
     for key in [&b""[..], &[b'k'; 251]] {
         assert_eq!(cache.set(key, b"", PLAIN), Err(Failure::Key(key.len())));
@@ -117,7 +117,7 @@ fn keys_and_values_that_can_not_be_are_refused() {
 }
 
 #[test]
-fn threads_count_together() {
+fn concurrent_increments_are_all_counted() {
     let cache = cache(1);
     cache.set(b"n", b"0", PLAIN).unwrap();
     std::thread::scope(|scope| {
@@ -129,7 +129,7 @@ fn threads_count_together() {
 }
 
 #[test]
-fn a_closed_cache_refuses_and_what_was_on_disk_is_found_again() {
+fn a_closed_cache_rejects_calls_and_keeps_its_disk_items() {
     let dir = tempfile::tempdir().unwrap();
     let sizes = disk::Config {
         bytes: 16 << 20,
@@ -173,7 +173,7 @@ fn a_closed_cache_refuses_and_what_was_on_disk_is_found_again() {
 }
 
 #[test]
-fn whose_a_cache_is_is_told_by_a_page_that_the_kernel_empties_in_children() {
+fn ownership_is_detected_by_a_page_that_the_kernel_wipes_on_fork() {
     // A child of fork may do little in Rust; its use of a cache is tested from C and from Python.
     let owner = Owner::new().unwrap();
     assert!(owner.is_here());

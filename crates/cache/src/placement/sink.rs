@@ -225,7 +225,7 @@ mod tests {
     use crate::testkit::config;
 
     #[test]
-    fn an_item_that_was_changed_while_it_was_written_stays() {
+    fn an_item_changed_during_its_demotion_stays_in_memory() {
         let folder = folder();
         let cache = open(&config(&file(&folder), 30, Making::Inline));
         put(&cache, 1, 5, 3000);

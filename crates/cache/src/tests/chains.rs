@@ -69,7 +69,7 @@ fn values_of_all_lengths_up_to_sixteen_mebibytes_come_back_as_stored() {
 }
 
 #[test]
-fn a_limit_is_kept_to_and_one_beyond_a_quarter_of_a_tier_is_refused() {
+fn the_item_size_limit_is_enforced_and_may_not_exceed_a_quarter_of_a_tier() {
     let with = |item_max| Config {
         item_max: Some(item_max),
         ..tiers(&[1024 * KB, 512 * KB], Eviction::S3Fifo, Making::Inline)
@@ -87,7 +87,7 @@ fn a_limit_is_kept_to_and_one_beyond_a_quarter_of_a_tier_is_refused() {
 }
 
 #[test]
-fn edits_see_all_of_a_large_value_and_change_what_is_kept_besides_in_place() {
+fn edits_see_the_whole_large_value_and_change_metadata_in_place() {
     let cache = cache(&tiers(&[2048 * KB], Eviction::S3Fifo, Making::Inline));
     let value = large(3, 1, 200_000);
     let meta = Meta { flags: 5, cas: 1, ..Meta::default() };
@@ -115,7 +115,7 @@ fn edits_see_all_of_a_large_value_and_change_what_is_kept_besides_in_place() {
 }
 
 #[test]
-fn what_expires_is_reaped_flushed_or_evicted_goes_with_all_its_chunks() {
+fn expired_flushed_and_evicted_items_release_all_their_chunks() {
     let cache = cache(&tiers(&[2048 * KB], Eviction::S3Fifo, Making::Inline));
     let store = |key: &[u8], expires| {
         let meta = Meta { expires, ..Meta::default() };
@@ -165,7 +165,7 @@ fn slabs_with_chunks_can_be_taken_by_other_sizes_and_the_other_way_round() {
 }
 
 #[test]
-fn large_items_go_down_a_tier_and_come_up_again_if_read() {
+fn large_items_are_demoted_and_promoted_when_read() {
     let cache = cache(&tiers(&[1024 * KB, 4096 * KB], Eviction::S3Fifo, Making::Inline));
     for key in 0..24_u32 {
         cache.set(&key.to_le_bytes(), &large(key, 9, 120_000)).expect("room");
@@ -185,7 +185,7 @@ fn large_items_go_down_a_tier_and_come_up_again_if_read() {
 }
 
 #[test]
-fn what_looks_like_a_chain_and_is_none_leads_nowhere() {
+fn a_forged_chain_is_harmless() {
     let cache = cache(&tiers(&[256 * KB], Eviction::S3Fifo, Making::Inline));
     let space = cache.contents().space(0);
     let last = space.slab_count() * space.slab_words() - 1;
@@ -314,7 +314,7 @@ fn other_policies_keep_large_values_whole_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn it_is_a_map_of_large_values_while_there_is_room(
+    fn below_capacity_it_behaves_like_a_map_of_large_values(
         steps in proptest::collection::vec((0..6_u8, 0..5_u8, 0..150_000_usize), 1..60),
     ) {
         let cache = cache(&tiers(&[2048 * KB, 2048 * KB], Eviction::S3Fifo, Making::Inline));

@@ -86,7 +86,7 @@ fn demote(cache: &Cache, class: usize) -> usize {
 }
 
 #[test]
-fn an_item_that_is_changed_while_its_batch_is_copied_stays_and_goes_with_a_later_one() {
+fn an_item_changed_during_its_batch_copy_is_demoted_later() {
     let (cache, copier, class) = filled(16);
     let replaced = || vec![b'r'; VALUE];
     *copier.then.lock().unwrap() = Some(Box::new(move |cache: &Cache| {
@@ -117,7 +117,7 @@ fn an_item_that_is_changed_while_its_batch_is_copied_stays_and_goes_with_a_later
 }
 
 #[test]
-fn what_is_not_copied_stays_in_its_tier_and_its_new_slot_is_never_used() {
+fn an_unfinished_copy_stays_in_its_tier_and_its_target_slot_is_lost() {
     let (cache, copier, class) = filled(16);
     *copier.unfinished.lock().unwrap() = Some(2);
     assert_eq!(demote(&cache, class), 3);
@@ -144,7 +144,7 @@ fn a_batch_is_no_larger_than_its_copier_takes() {
 }
 
 #[test]
-fn what_is_wished_for_comes_back_in_batches_too() {
+fn requested_promotions_are_batched() {
     let (cache, copier, class) = filled(16);
     while demote(&cache, class) > 0 {}
     for _ in 0..2 {
@@ -164,7 +164,7 @@ fn what_is_wished_for_comes_back_in_batches_too() {
 }
 
 #[test]
-fn dsa_is_refused_where_there_is_none_and_auto_goes_on_without() {
+fn without_dsa_the_dsa_setting_fails_and_auto_falls_back_to_the_cpu() {
     let with = |copying| super::Config {
         copying,
         ..tiers(&[512 * KB, 512 * KB], Eviction::Lru, Making::Inline)

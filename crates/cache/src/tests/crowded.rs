@@ -25,7 +25,7 @@ fn crowd(rounds: u32, step: &(impl Fn(&[u8], u32) + Sync)) {
 }
 
 #[test]
-fn whatever_the_number_of_threads_stores_are_refused_only_if_nothing_can_go() {
+fn stores_succeed_under_any_number_of_threads() {
     for eviction in [Eviction::S3Fifo, Eviction::WTinyLfu, Eviction::Lru, Eviction::Sieve] {
         for sizes in [&[256 * KB][..], &[256 * KB, 256 * KB]] {
             let cache = cache(&tiers(sizes, eviction, Making::Inline));
@@ -40,7 +40,7 @@ fn whatever_the_number_of_threads_stores_are_refused_only_if_nothing_can_go() {
 }
 
 #[test]
-fn whatever_the_number_of_threads_edits_are_refused_only_if_nothing_can_go() {
+fn edits_are_stored_under_any_number_of_threads() {
     for sizes in [&[256 * KB][..], &[256 * KB, 256 * KB]] {
         let cache = cache(&tiers(sizes, Eviction::WTinyLfu, Making::Inline));
         crowd(600, &|key, number| {
@@ -52,7 +52,7 @@ fn whatever_the_number_of_threads_edits_are_refused_only_if_nothing_can_go() {
 }
 
 #[test]
-fn whatever_the_number_of_threads_chains_are_refused_only_if_nothing_can_go() {
+fn chains_are_stored_under_any_number_of_threads() {
     for sizes in [&[1024 * KB][..], &[1024 * KB, 1024 * KB]] {
         let cache = cache(&tiers(sizes, Eviction::S3Fifo, Making::Inline));
         let largest = cache.largest() - 8;

@@ -48,7 +48,7 @@ fn memory_follows_when_sizes_shift() {
 }
 
 #[test]
-fn of_two_sizes_that_are_hot_one_does_not_live_on_the_other() {
+fn two_hot_sizes_share_memory_fairly() {
     let (cache, mut dice) = (cache(&one_tier()), Dice(9));
     let mut both = |reads| {
         let (mut small, mut large) = (0, 0);
@@ -66,7 +66,7 @@ fn of_two_sizes_that_are_hot_one_does_not_live_on_the_other() {
 }
 
 #[test]
-fn a_size_that_only_passes_through_gets_no_more_than_it_has() {
+fn a_size_without_rereads_gains_no_slabs() {
     let (cache, mut dice) = (cache(&one_tier()), Dice(3));
     percent(60_000, || ask(&cache, dice.below(10_000), 150));
     let mut passing = 1_000_000;

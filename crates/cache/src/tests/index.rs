@@ -30,7 +30,7 @@ fn the_other_bucket_of_the_other_is_the_first() {
 }
 
 #[test]
-fn a_stripe_that_is_held_is_not_to_be_had_however_often_it_is_tried() {
+fn try_lock_fails_while_the_stripe_is_held() {
     let index = index(1000);
     let hash = hash(b"key");
     let held = index.lock(hash);
@@ -73,7 +73,7 @@ fn nearly_all_slots_can_be_used() {
 }
 
 #[test]
-fn readers_find_what_moves_between_its_buckets() {
+fn readers_find_an_entry_that_moves_between_its_buckets() {
     let index = index(if cfg!(miri) { 100 } else { 2_000 });
     let stays = hash(b"stays");
     assert!(index.lock(stays).insert(77));
@@ -102,7 +102,7 @@ fn readers_find_what_moves_between_its_buckets() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 64 }))]
     #[test]
-    fn it_is_a_map_while_there_is_room(steps in proptest::collection::vec((0..40_u64, 0..3_u8), 1..300)) {
+    fn below_capacity_it_behaves_like_a_map(steps in proptest::collection::vec((0..40_u64, 0..3_u8), 1..300)) {
         let index = index(100);
         let mut map = BTreeMap::new();
         for (n, (key, what)) in steps.into_iter().enumerate() {

@@ -6,7 +6,7 @@ use crate::arena::{Arena, PageSize};
 use crate::item::{Header, Item, Shape};
 
 #[test]
-fn headers_of_a_slot_are_the_same_in_one_epoch_only_and_epochs_have_64_bits() {
+fn slot_headers_repeat_only_across_epochs_of_64_bits() {
     let arena = Arena::new(1, PageSize::Base, &Policy::Default).unwrap();
     let item = Item { arena: &arena, at: 0 };
     let shape = Shape { key: 3, value: 5, ..Shape::default() };

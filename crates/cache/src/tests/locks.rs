@@ -12,7 +12,7 @@ fn is_refused(act: impl FnOnce()) -> bool {
 }
 
 #[test]
-fn locks_of_a_cache_that_are_taken_in_a_wrong_order_panic() {
+fn locking_a_cache_in_the_wrong_order_panics() {
     let mut config = Config::of_bytes(8 << 20);
     config.tiers.push(Tier { ..config.tiers[0].clone() });
     let cache = Cache::new(&config).unwrap();

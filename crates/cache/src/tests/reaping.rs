@@ -25,7 +25,7 @@ fn reap(cache: &Cache) -> usize {
 }
 
 #[test]
-fn what_has_expired_goes_and_what_has_not_stays() {
+fn the_reaper_removes_only_expired_items() {
     let cache = cache(&tiers(&[4096 * KB], Eviction::S3Fifo, Making::Inline));
     for number in 0..900 {
         put(&cache, number, 10 + number as usize % 700, [0, 5, 9][number as usize % 3]);
@@ -57,7 +57,7 @@ fn what_has_expired_goes_and_what_has_not_stays() {
 }
 
 #[test]
-fn slots_of_what_has_expired_are_used_again() {
+fn slots_of_expired_items_are_reused() {
     let cache = cache(&tiers(&[512 * KB], Eviction::S3Fifo, Making::Inline));
     for round in 0..10 {
         let from = round * 1000;
@@ -70,7 +70,7 @@ fn slots_of_what_has_expired_are_used_again() {
 }
 
 #[test]
-fn an_eviction_of_what_has_expired_is_none() {
+fn evicting_an_expired_item_counts_as_expiry() {
     let cache = cache(&tiers(&[256 * KB], Eviction::Lru, Making::Inline));
     (0..200).for_each(|number| put(&cache, number, 1000, 5));
     let before = cache.counted().tiers[0].counts;
@@ -82,7 +82,7 @@ fn an_eviction_of_what_has_expired_is_none() {
 }
 
 #[test]
-fn of_what_is_evicted_the_unread_and_the_expiring_are_counted() {
+fn evictions_count_unread_and_expiring_items() {
     let cache = cache(&tiers(&[256 * KB], Eviction::Lru, Making::Inline));
     let evicted = || {
         let counts = cache.counted().tiers[0].counts;
@@ -102,7 +102,7 @@ fn of_what_is_evicted_the_unread_and_the_expiring_are_counted() {
 }
 
 #[test]
-fn a_second_has_a_bounded_number_of_slots() {
+fn the_reaper_visits_a_bounded_number_of_slots_per_second() {
     let small = tiers(&[32 * 1024 * KB], Eviction::S3Fifo, Making::Inline);
     let cache = cache(&Config { items: Some(400_000), ..small });
     let count = u32::try_from(SLOTS_PER_SECOND + 10_000).expect("it is small");
@@ -145,7 +145,7 @@ fn all_tiers_and_values_of_many_slots_are_walked() {
 }
 
 #[test]
-fn what_is_made_to_last_longer_while_it_is_reaped_is_never_lost() {
+fn an_item_extended_during_reaping_is_never_lost() {
     let cache = cache(&tiers(&[512 * KB, 1024 * KB], Eviction::S3Fifo, Making::Inline));
     let (keys, done) = (300, core::sync::atomic::AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -178,7 +178,7 @@ fn what_is_made_to_last_longer_while_it_is_reaped_is_never_lost() {
 }
 
 #[test]
-fn threads_that_move_reap_and_so_does_one_where_there_are_none() {
+fn movers_reap_and_a_dedicated_thread_reaps_without_movers() {
     for movers in [1, 0] {
         let making = if movers > 0 { Making::Background } else { Making::Inline };
         let cache = Arc::new(cache(&tiers(&[512 * KB], Eviction::S3Fifo, making)));

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_in_the_head_reads() {
+    fn the_documented_example_parses() {
         let head = include_str!("file.rs");
         let (_, rest) = head.split_once("```json\n").unwrap();
         let (example, _) = rest.split_once("//! ```").unwrap();

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_firmware_does_not_know_is_named_with_the_way_out() {
+    fn a_node_without_firmware_data_is_reported_with_the_remedy() {
         let machine = machine([node(0).cpus(0..4).access(100, 60_000, 30_000), node(1)]);
         let error = from_firmware(wanted(&machine, &machine.memory_nodes())).unwrap_err();
         let text = format!("{error:#}");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_that_firmware_says_nothing_about_are_not_guessed() {
+    fn cpus_without_firmware_data_are_rejected() {
         let machine = pair();
         let (nodes, elsewhere) = (machine.memory_nodes(), [NodeId(9)].into_iter().collect());
         let wanted = Wanted { cpu_nodes: Some(&elsewhere), ..wanted(&machine, &nodes) };
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_is_read_at_the_mix_and_says_whether_it_was_emulated() {
+    fn probe_results_are_read_for_the_mix_and_report_emulation() {
         let machine = pair();
         let report = nearfar_probe::testkit::report();
         let figures =

@@ -18,7 +18,7 @@ fn key_of(pairs: &[(&str, &str)]) -> Option<String> {
 }
 
 #[test]
-fn annotations_of_others_are_none_of_ours() {
+fn foreign_annotations_are_ignored() {
     let others = [("io.kubernetes.cri.container-type", "container"), ("example.com/memory", "x")];
     assert_eq!(read(&others).unwrap(), Request::default());
     assert!(read(&others).unwrap().is_empty());
@@ -62,7 +62,7 @@ fn a_containers_own_annotation_overrides_that_of_its_pod() {
 }
 
 #[test]
-fn refusals_name_the_key_the_value_and_the_way_out() {
+fn annotation_errors_report_the_key_the_value_and_the_remedy() {
     for (pairs, parts) in [
         (&[("nearfar.io/memroy", "far")][..], ["nearfar.io/memroy", "nearfar.io/memory,"]),
         (&[("memory.nearfar.io/db", "far")], ["memory.nearfar.io/db", "container.NAME"]),

@@ -36,7 +36,7 @@ fn a_container_without_claims_claims_nothing() {
 }
 
 #[test]
-fn shares_of_several_claims_are_one_placement_over_all_nodes() {
+fn shares_of_several_claims_combine_into_one_placement() {
     let near = entry(UID, 0, "policy:weighted;nodes:0;bytes:1024;key:ab");
     let far = entry(UID, 1, "policy:weighted;nodes:1;bytes:4096;key:ab");
     let more = entry(OTHER, 0, "policy:weighted;nodes:0;bytes:10;key:cd");
@@ -51,7 +51,7 @@ fn shares_of_several_claims_are_one_placement_over_all_nodes() {
 }
 
 #[test]
-fn a_variable_that_the_driver_did_not_write_is_refused() {
+fn a_forged_claim_variable_is_rejected() {
     let real = entry(UID, 0, "policy:bind;nodes:1;bytes:1;key:ab");
     let fs = files(&[(UID, std::slice::from_ref(&real))]);
     for forged in [
@@ -72,7 +72,7 @@ fn a_variable_that_the_driver_did_not_write_is_refused() {
 }
 
 #[test]
-fn a_cdi_file_of_another_kind_or_without_sense_vouches_for_nothing() {
+fn foreign_and_malformed_cdi_files_authorise_no_claim() {
     let real = entry(UID, 0, "policy:bind;nodes:1;bytes:1;key:ab");
     let path = format!("var/run/cdi/{}", cdi_file(UID));
     let other = format!(
@@ -97,7 +97,7 @@ fn different_policies_of_a_container_are_refused_with_both_claims() {
 }
 
 #[test]
-fn uids_are_words_that_can_name_a_file() {
+fn uids_must_be_safe_file_names() {
     for (text, good) in [
         (UID, true),
         ("a", true),
@@ -115,7 +115,7 @@ fn uids_are_words_that_can_name_a_file() {
 
 proptest! {
     #[test]
-    fn both_texts_read_back(
+    fn both_text_forms_round_trip(
         uid in "[a-z0-9]([a-z0-9-]{0,34}[a-z0-9])?",
         number in any::<u16>(),
         policy in prop::sample::select(ClaimPolicy::ALL.to_vec()),

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_one_nodes_or_all_nodes_goes_as_large_blocks_and_needs_few_samples() {
+    fn uniformly_owned_memory_forms_large_blocks_with_few_samples() {
         // Ten samples of each 2 MiB block.
         let quarter = |number: u64| vec![usize::try_from(number / (16 * 512)).unwrap()];
         assert_eq!(sizes(64 * 512, 50, quarter).last().map(|size| size.0), Some(512));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_as_small_as_what_is_one_nodes() {
+    fn block_size_adapts_to_the_size_of_single_owner_ranges() {
         // One node owns 64 KiB, another the next.
         let pieces = |number: u64| vec![any(number / 16)];
         assert_eq!(sizes(64 * 512, 4, pieces), [(16, 2048)]);

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn an_episode_is_told_from_before_its_first_move_until_it_has_been_quiet() {
+    fn an_episode_lasts_from_its_first_move_until_a_quiet_period() {
         let mut effect = Effect::default();
         effect.of_round(&round(90), 0, None);
         effect.of_round(&round(100), 0, Some(Verdict::Moving { gain: BasisPoints(800) }));

@@ -126,7 +126,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn three_samples_tell_where_all_is_owned() {
+    fn three_agreeing_samples_suffice_if_all_parts_have_owners() {
         let parts: Vec<_> = (0..40_usize).map(|index| part(3, |_| index % 4)).collect();
         assert!(owners(&parts).iter().enumerate().all(|(at, owner)| *owner == Some(at % 4)));
         assert_eq!(owners(&[vec![2, 0], vec![0, 2]]), [None; 2]);
@@ -138,7 +138,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn without_other_users_few_samples_are_enough_if_hardly_a_part_has_more() {
+    fn with_a_single_user_few_samples_establish_ownership() {
         let owned = |samples: &[u64]| -> Vec<bool> {
             let parts: Vec<_> = samples.iter().map(|one| vec![*one, 0]).collect();
             owners(&parts).iter().map(Option::is_some).collect()
@@ -153,7 +153,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_all_use_is_hardly_ever_taken_for_an_owners() {
+    fn shared_memory_is_rarely_attributed_to_one_owner() {
         for samples in 3..12 {
             let parts: Vec<_> =
                 (0..4000).map(|index| part(samples, |sample| any(index * 100 + sample))).collect();
@@ -163,7 +163,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn few_that_are_owned_are_found_by_more_samples() {
+    fn rare_owned_parts_are_found_with_more_samples() {
         let mut parts: Vec<_> =
             (0..950).map(|index| part(8, |sample| any(index * 100 + sample))).collect();
         parts.extend((0..50).map(|_| part(8, |_| 2)));
@@ -173,7 +173,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn of_what_is_mostly_owned_few_samples_that_agree_are_waited_for() {
+    fn in_mostly_owned_memory_agreeing_samples_defer_the_decision() {
         let mut parts: Vec<_> = (0..40_usize).map(|index| part(3, |_| index % 4)).collect();
         parts.extend([vec![0, 2, 0, 0], vec![1, 1, 0, 0], vec![0; 4]]);
         let owners = Owners::of(parts.iter().map(Vec::as_slice));
@@ -189,7 +189,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn any_samples_are_borne(parts in prop::collection::vec(
+        fn any_samples_are_accepted_without_panic(parts in prop::collection::vec(
             prop::collection::vec(0..u64::from(u32::MAX), 0..5), 0..20)) {
             for (owner, part) in owners(&parts).iter().zip(&parts) {
                 if let Some(owner) = owner {

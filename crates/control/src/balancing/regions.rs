@@ -243,7 +243,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn few_pages_tell_of_those_beside_them() {
+    fn sampled_pages_represent_their_neighbours() {
         // Every fifth page is sampled: by node 2 in the first half, by node 0 in the second.
         let all = seen((0..640).step_by(5), |number| vec![if number < 320 { 2 } else { 0 }; 2]);
         let parts = all.parts();
@@ -268,7 +268,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn parts_without_a_sample_count_by_those_with_one() {
+    fn unsampled_parts_are_estimated_from_sampled_ones() {
         assert_eq!(in_all(1000, (90, 0)), 1000, "each part has several: all are known");
         assert_eq!(in_all(1000, (90, 45)), 2000);
         assert_eq!(in_all(1000, (90, 90)), 1000 * 90 / 5, "at most twenty times as many");
@@ -296,7 +296,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_may_well_be_one_nodes_counts_as_shared_and_stays_until_it_is_told() {
+    fn an_undecided_part_counts_as_shared_and_is_not_moved() {
         // Of 40 blocks, all but the last have enough samples.
         let asks = |number: u64| vec![usize::try_from(number / 16 % 4).unwrap(); 3];
         let all = |told: u64| {
@@ -315,7 +315,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn who_made_memory_is_forgotten_when_loads_change() {
+    fn old_samples_are_dropped_when_the_load_changes() {
         let sample = |number, cpu| Sample {
             page: Page { process: Process(1), number },
             node: NodeId(0),
@@ -337,7 +337,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn pages_that_take_turns_go_one_by_one() {
+    fn pages_with_alternating_owners_become_single_page_parts() {
         // Pages belong to nodes 0 and 1 alternately.
         let fine = seen(0..64, |number| vec![usize::try_from(number % 2).unwrap(); 4]);
         let parts = fine.parts();
@@ -353,7 +353,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn processes_beside_each_other_are_apart_and_so_are_huge_pages() {
+    fn processes_and_huge_pages_form_separate_parts() {
         let mut all = seen(0..4, |_| vec![0; 4]);
         let page = |process, number| Page { process: Process(process), number };
         let sample = |page, huge| Sample { page, node: NodeId(0), huge, cpu: 1, write: false };

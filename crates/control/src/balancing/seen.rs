@@ -288,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_large_nodes_a_small_part_is_kept_free_and_of_small_ones_a_larger_one() {
+    fn the_free_reserve_is_a_smaller_share_of_larger_nodes() {
         let kept = |gib: u64| kept_free(gib << 30) >> 20;
         assert_eq!([1, 4, 32, 1024].map(kept), [20, 81, 256, 5242]);
         assert_eq!(kept_free(0), 0);

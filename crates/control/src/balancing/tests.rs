@@ -306,7 +306,7 @@ fn on_node_0(used: impl Fn(u64) -> Use) -> Shared {
 }
 
 #[test]
-fn memory_of_all_nodes_that_was_on_one_is_spread_by_either_policy() {
+fn either_policy_spreads_shared_memory_from_one_node() {
     for law in [carrefour(), balanced()] {
         let world = on_node_0(|_| Use::Shared);
         let one = run(&world, law, 20);
@@ -320,7 +320,7 @@ fn memory_of_all_nodes_that_was_on_one_is_spread_by_either_policy() {
 }
 
 #[test]
-fn memory_that_is_spread_is_in_turn_at_last() {
+fn spread_memory_is_finally_interleaved_page_by_page() {
     let in_blocks =
         |number| (page(Process(7), number), u16::try_from(number / 100).unwrap(), Use::Shared);
     let world = Shared::new((0..400).map(in_blocks));
@@ -334,7 +334,7 @@ fn memory_that_is_spread_is_in_turn_at_last() {
 }
 
 #[test]
-fn what_is_at_home_on_a_third_node_is_no_dead_end() {
+fn a_surplus_with_homes_on_other_nodes_still_converges() {
     use super::turns::Home;
     let home = Home::new(&[16; 4], (0, 0));
     // Pages with home 1 are all on node 2; the surplus of node 0 has its home there or on node 2.
@@ -353,7 +353,7 @@ fn what_is_at_home_on_a_third_node_is_no_dead_end() {
 }
 
 #[test]
-fn memory_of_one_node_goes_to_it_by_either_policy() {
+fn either_policy_moves_memory_to_its_only_user() {
     for law in [carrefour(), balanced()] {
         let world = on_node_0(|number| Use::By(usize::try_from(number % 4).unwrap()));
         let one = run(&world, law, 20);
@@ -364,7 +364,7 @@ fn memory_of_one_node_goes_to_it_by_either_policy() {
 }
 
 #[test]
-fn pages_that_are_seen_once_a_round_are_known_by_several_rounds() {
+fn rarely_sampled_pages_are_attributed_over_several_rounds() {
     let next_to_it = |number: u64| {
         let node = u16::try_from(number % 4).unwrap();
         (page(Process(7), number), (node + 1) % 4, Use::By(usize::from(node)))
@@ -384,7 +384,7 @@ fn pages_that_are_seen_once_a_round_are_known_by_several_rounds() {
 }
 
 #[test]
-fn what_is_well_placed_stays_and_says_why() {
+fn well_placed_memory_stays_and_the_decision_gives_the_reason() {
     let at_home = |number: u64| {
         let node = u16::try_from(number % 4).unwrap();
         (page(Process(7), number), node, Use::By(usize::from(node)))
@@ -410,7 +410,7 @@ fn what_is_well_placed_stays_and_says_why() {
 }
 
 #[test]
-fn only_those_it_is_about_are_moved_and_never_the_one_that_asks() {
+fn only_target_processes_are_migrated_and_never_the_balancer() {
     let of = |process| (0..100).map(move |number| (page(process, number), 0, Use::Shared));
     let world = Shared::new(of(Process(7)).chain(of(Process(8))).chain(of(OWN)));
     world.0.borrow_mut().targets = Targets::Processes([Process(7), OWN].into());
@@ -442,7 +442,7 @@ fn a_sensor_that_fails_decides_nothing_and_is_started_again() {
 }
 
 #[test]
-fn a_huge_page_is_split_before_its_pieces_go_and_goes_whole_if_it_can_not_be() {
+fn a_huge_page_is_split_before_migration_or_migrates_whole() {
     let huge = |world: &Shared| {
         world.0.borrow_mut().pages.values_mut().for_each(|page| page.2 = true);
     };
@@ -460,7 +460,7 @@ fn a_huge_page_is_split_before_its_pieces_go_and_goes_whole_if_it_can_not_be() {
 }
 
 #[test]
-fn without_sums_busy_is_not_known_but_shares_are() {
+fn carrefour_migrates_when_counted_accesses_exceed_its_threshold() {
     // Samples of unknown weight can't be compared with a threshold in accesses per second.
     let config = Config { busy: Busy::Machine(0), ..Config::default() };
     let world = on_node_0(|_| Use::Shared);

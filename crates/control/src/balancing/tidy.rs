@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_spread_as_it_should_be_is_brought_in_turn_once() {
+    fn correctly_weighted_memory_is_interleaved_once() {
         let mut tidy = Tidy::default();
         let moves = tidy.moves(&parts(PAGES / 2), &layout(), &weights(32));
         let to: BTreeMap<u64, u16> = moves.iter().map(|one| (one.page.number, one.to.0)).collect();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_full_of_ended_processes_makes_room() {
+    fn a_record_full_of_ended_processes_is_pruned() {
         let ended = (0..BLOCKS_MOST as u64).map(|number| Page { process: Process(2), number });
         let mut region = Region { weights: weights(32)[2].clone(), done: ended.collect() };
         let parts = parts(PAGES / 2);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_elsewhere_or_on_one_node_is_left_alone() {
+    fn memory_in_other_regions_or_on_one_node_is_not_moved() {
         let mut tidy = Tidy::default();
         assert!(tidy.moves(&parts(PAGES), &layout(), &weights(32)).is_empty());
         assert!(tidy.moves(&parts(PAGES), &layout(), &weights(PARTS)).is_empty());

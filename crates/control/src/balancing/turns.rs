@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_beside_each_other_have_different_homes_and_each_node_its_share() {
+    fn adjacent_pages_have_different_homes_in_proportion_to_the_weights() {
         let home = |weights: [u8; 4], number| Home::new(&weights, (0, 0)).at(number);
         for first in 0..200 {
             let mut near: Vec<_> = (first..first + 4).map(|page| home([16; 4], page)).collect();

@@ -84,7 +84,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn the_example_in_the_head_reads() {
+    fn the_documented_example_parses() {
         let head = include_str!("options.rs");
         let (_, rest) = head.split_once("```toml\n").unwrap();
         let (example, _) = rest.split_once("//! ```").unwrap();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
+    fn option_errors_report_the_line_and_the_allowed_values() {
         for (text, says) in [
             ("interval_ms = 9", ["line 1: `interval_ms = 9`", "from 10 to 60000"]),
             ("\ninterval_ms = \"1s\"", ["line 2", "from 10 to 60000"]),
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_is_stronger_than_the_file() {
+    fn a_command_line_option_overrides_the_file() {
         let file = Options::parse("interval_ms = 50\ntierd = \"/a\"").unwrap();
         let typed = Options { interval_ms: Some(70), ..Options::default() };
         let both = typed.over(file);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn each_node_is_looked_at_from_its_own_cpus_as_far_as_they_may_be_used() {
+    fn each_node_is_sampled_from_its_own_usable_cpus() {
         let plan = Plan::new(&two_sockets(), &cpus(2..8)).unwrap();
         let seen: Vec<_> =
             plan.nodes.iter().map(|node| (node.known.node.0, node.cpus.clone())).collect();
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_firmware_says_is_known() {
+    fn firmware_latency_and_bandwidth_are_used() {
         let plan = Plan::new(&two_sockets(), &cpus(0..8)).unwrap();
         let far = plan.nodes[2].known;
         let gb = |bandwidth: Option<BytesPerSecond>| bandwidth.unwrap().0 / 1_000_000_000;

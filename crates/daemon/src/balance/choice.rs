@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_that_works_is_taken_for_each_thing_that_is_needed() {
+    fn the_first_working_sensor_is_chosen_for_each_required_measurement() {
         let all = [
             ("ibs", PAGES, false),
             ("hint", PAGES, true),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_why() {
+    fn missing_sensors_are_reported_with_the_reason() {
         let all = [("ibs", PAGES, false), ("latency", LATENCY, true)];
         for (named, policy, says) in [
             (vec![], Policy::Balanced, "ibs: no such PMU"),

@@ -227,7 +227,7 @@ mod tests {
     use nearfar_topology::testkit::{machine, node};
 
     #[test]
-    fn firmwares_figures_are_taken_and_what_it_leaves_open_follows_distances() {
+    fn firmware_data_is_used_and_gaps_are_derived_from_distances() {
         let mut two = machine([
             node(0).cpus(0..2).access(100, 60_000, 30_000),
             node(1).cpus(2..4).access(110, 50_000, 30_000),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn points_too_few_for_a_curve_give_a_factor() {
+    fn a_curve_with_too_few_points_is_fitted_by_a_factor() {
         let one = machine([node(0).cpus(0..2), node(1)]);
         let mut report = nearfar_probe::testkit::report();
         let pair = &mut report.pairs[0];
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measured_curve_is_the_models_even_where_noise_makes_it_fall() {
+    fn a_measured_latency_curve_is_made_monotonic() {
         let one = machine([node(0).cpus(0..2), node(1)]);
         let mut report = nearfar_probe::testkit::report();
         report.pairs.truncate(1);

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kubelets_pods_are_its_own_where_it_chooses_nodes() {
+    fn pods_are_rejected_if_the_kubelet_places_their_memory() {
         let chooses = |policy: &str| {
             system(&[(KUBELET, &format!("{{\"policyName\":\"{policy}\",\"checksum\":1}}"))])
         };
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kdamond_that_moves_pages_is_named_and_one_that_looks_is_not() {
+    fn a_kdamond_that_migrates_pages_is_rejected_and_a_monitoring_one_allowed() {
         let kdamond = |action: &str| {
             let scheme = "sys/kernel/mm/damon/admin/kdamonds/0/contexts/0/schemes";
             system(&[

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_is_all_that_is_in_it_and_below() {
+    fn a_cgroup_scope_includes_all_its_descendants() {
         let mut files = Tree::new();
         files.insert("proc/self/mounts", "c /cg cgroup2 rw 0 0");
         files.insert("cg/cgroup.controllers", "memory");

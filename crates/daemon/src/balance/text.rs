@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_state_is_told_with_what_came_of_what_was_predicted() {
+    fn the_state_shows_the_predicted_and_the_measured_gain() {
         let of = |per_ms, imbalance| Metrics {
             counted: true,
             accesses_per_ms: per_ms,

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_name_their_cgroup_or_have_the_one_that_is_named() {
+    fn limits_apply_to_their_own_or_the_default_cgroup() {
         let found = resolved(&limits(Some("a"), &["1g", "/b=512m"], &["b=64m"])).unwrap();
         assert_eq!(found, [("/a".into(), Some(1024), 0), ("/b".into(), Some(512), 64)]);
     }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_make_a_budget_or_say_why_not() {
+    fn attributes_yield_a_budget_or_a_reason() {
         let of = |max: &str| budget_of(&[Some(max.to_owned()), None], CAPACITY);
         assert_eq!(of("1073741824\n").unwrap().max(), Some(Bytes(1024 * MIB)));
         assert!(of("lots").unwrap_err().starts_with("`lots`"));

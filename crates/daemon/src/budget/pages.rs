@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_memory_is_selected_from_where_the_hand_is() {
+    fn page_selection_continues_from_the_clock_hand() {
         let memory = std::hint::black_box(vec![1_u8; 64 << 20]);
         let fs = nearfar_kernel::fs::RootFs::live().unwrap();
         let own = std::process::id();

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_reads_as_it_was_written_and_names_what_is_wrong() {
+    fn a_budget_state_round_trips_and_shows_problems() {
         let budget = Budget::new(Some(Bytes(100 * MIB)), Some(Bytes(MIB)), Bytes(1 << 40)).unwrap();
         let mut group = GroupState::new("/a", budget);
         group.blocked = Some("node 1 has no free memory".into());

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_of_us_is_heard_and_of_others_is_not() {
+    fn only_valid_requests_for_this_process_are_accepted() {
         let dir = tempfile::tempdir().unwrap();
         let options =
             Options { cpu_percent: Some(7), cgroup: Some("/a".into()), ..Options::default() };
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_request_or_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn any_request_bytes_are_parsed_or_ignored_without_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let dir = tempfile::tempdir().unwrap();
             request(dir.path(), &bytes);
         }

@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_in_the_head_reads() {
+    fn the_documented_example_parses() {
         let head = include_str!("options.rs");
         let (_, rest) = head.split_once("```toml\n").unwrap();
         let (example, _) = rest.split_once("//! ```").unwrap();
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_what_is_allowed() {
+    fn option_errors_report_the_line_and_the_allowed_values() {
         for (text, says) in [
             ("headroom_percent = 51", ["line 1: `headroom_percent = 51`", "from 0 to 50"]),
             ("\ncpu_percent = 0", ["line 2: `cpu_percent = 0`", "from 1 to 100"]),
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_too_large_or_no_text_is_refused() {
+    fn an_oversized_or_non_text_file_is_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tier.toml");
         for (bytes, says) in
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_is_stronger_than_the_file_and_that_than_the_default() {
+    fn options_override_the_file_and_the_file_overrides_defaults() {
         let file =
             Options::parse("headroom_percent = 4\ncpu_percent = 7\ncgroup = \"/a\"").unwrap();
         let typed = Options { headroom_percent: Some(6), pid: Some(3), ..Options::default() };
@@ -475,7 +475,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_saved_reads_the_same_and_cut_off_it_does_no_harm(
+        fn saved_options_round_trip_and_truncated_ones_do_not_panic(
             options in any_options(), cut in any::<prop::sample::Index>(),
         ) {
             let text = options.text();

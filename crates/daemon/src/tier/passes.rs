@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_pass_is_learned_from_whole_passes_that_moved_nothing() {
+    fn pass_time_is_learned_only_from_complete_passes_without_migration() {
         let mut timing = PassTiming::default();
         let mut learned = |spent_ms: u64, tried_gib: u64, moved: bool| {
             timing.learn_cost(spent_ms * 1_000_000, tried_gib << 30, (1 << 30, moved));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_that_is_put_off_keeps_its_window_if_that_can_be_told_in_one_command() {
+    fn a_postponed_pass_keeps_its_window_if_one_command_can_express_it() {
         let ms = |ms: u64| ms * 1000;
         let pass = Pass { forget_us: Some(ms(200)), act_us: ms(250) };
         let window = Nanoseconds(50_000_000);

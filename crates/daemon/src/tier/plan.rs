@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn unasked_all_tiers_are_tiered_and_share_the_cpu_time() {
+    fn by_default_all_tiers_are_managed_and_share_the_cpu_budget() {
         let plan = plan(&three(), LIMITS, Named::default()).unwrap();
         assert_eq!(plan.order(), "1 over 0 over 2-3");
         let cpu: Vec<u32> = plan.boundaries.iter().map(|one| one.goals.cpu.0).collect();
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn tiers_whose_slower_nodes_come_first_are_found() {
+    fn inverted_tiers_are_detected() {
         let inverted = |text: &str| {
             let expr: TierExpr = text.parse().unwrap();
             let named = Named { tiers: Some(&expr), ..Named::default() };
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn tiers_that_are_none_are_refused() {
+    fn invalid_tiers_are_rejected() {
         for (text, says) in [("0", "one tier"), ("0//1", "empty"), ("0/x", "`x`")] {
             let error = text.parse::<TierExpr>().unwrap_err();
             assert!(error.contains(says), "{text}: {error}");
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_gone_is_left_out_and_the_last_far_one_ends_it() {
+    fn offline_nodes_are_dropped_and_losing_the_last_far_node_is_an_error() {
         let far: NodeExpr = "2,3".parse().unwrap();
         let named = Named { far: Some(&far), ..Named::default() };
         let first = plan(&three(), LIMITS, named).unwrap();

@@ -52,7 +52,7 @@ mod tests {
     use nearfar_topology::Tree;
 
     #[test]
-    fn memory_and_time_are_read_and_what_is_gone_counts_nothing() {
+    fn memory_and_cpu_time_are_read_and_missing_files_count_as_zero() {
         let mut tree = Tree::new();
         tree.insert(
             "sys/devices/system/node/node1/meminfo",

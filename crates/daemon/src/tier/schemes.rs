@@ -172,7 +172,7 @@ mod tests {
     use nearfar_topology::{BasisPoints, BytesPerSecond};
 
     #[test]
-    fn a_specification_moves_nothing_until_it_is_woken_and_is_one_the_kernel_takes() {
+    fn a_new_specification_is_valid_and_migrates_nothing_at_first() {
         let ranges = [AddrRange { start: 0, end: 1 << 30 }];
         let ways = vec![
             MigrationTarget::new(NodeId(1), true, 11),
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn goals_are_in_the_kernels_terms_what_it_keeps_for_itself_included() {
+    fn quota_goals_include_the_kernels_reserved_memory() {
         let mib = |mib: u64| mib << 20;
         let has = Meminfo { total: Bytes(1000 << 20), free: Bytes(30 << 20), ..Meminfo::default() };
         let asked = BackgroundMigration {

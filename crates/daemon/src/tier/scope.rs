@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn others_in_the_cgroup_are_named_with_the_ways_out() {
+    fn other_processes_in_the_cgroup_are_reported_with_the_remedies() {
         let strangers = (80..86).map(|pid| (pid, 0, "/app"));
         let all: Vec<_> = [(1, 0, "/app")].into_iter().chain(strangers).collect();
         let (fs, own) = system(&all, "own\n80\n81\n82\n83\n84\n85\n99\n0");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_process_with_memory_is_refused() {
+    fn pids_without_process_memory_are_rejected() {
         let (TreeFs(mut files), _) = system(&[(70, 2, "/app"), (71, 70, "/app")], "");
         files.insert("proc/71/status", "Tgid:\t70\n");
         files.insert("proc/70/stat", "70 (kworker) I 2 0 0 0 -1 69238880 0");

@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn on_a_full_or_read_only_disk_the_error_says_so_and_the_old_state_stays_whole() {
+    fn write_errors_on_a_full_or_read_only_disk_keep_the_state() {
         if let Some(dir) = std::env::var_os(SMALL).map(PathBuf::from) {
             put(&path(&dir), &"before").unwrap();
             let error = refused(&dir, &"too much".repeat(16 << 10));
@@ -481,7 +481,7 @@ mod tests {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let name = "tier::state::tests::on_a_full_or_read_only_disk_the_error_says_so_and_the_old_state_stays_whole";
+        let name = "tier::state::tests::write_errors_on_a_full_or_read_only_disk_keep_the_state";
         let run = r#"mount -t tmpfs -o size=64k none "$1" && shift && exec "$@""#;
         let mut own = Command::new("unshare");
         own.args(["--mount", "sh", "-c", run, "sh"]).arg(dir.path());
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_in_a_directory_that_has_vanished_is_an_error_that_names_the_file() {
+    fn writing_state_to_a_missing_directory_returns_an_error_with_the_file() {
         let dir = tempfile::tempdir().unwrap().path().to_path_buf();
         let error = format!("{:#}", put(&path(&dir), &"after").unwrap_err());
         assert!(error.contains("tier.json") && error.contains("No such file"), "{error}");

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_takes_some_time_and_the_next_measurement_goes_on() {
+    fn a_load_has_nonzero_latency_and_the_next_measurement_continues() {
         let chase = Chase::new(NodeId(0)).unwrap();
         let first = chase.measure();
         assert!(first.0 > 0);

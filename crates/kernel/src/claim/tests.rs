@@ -18,7 +18,7 @@ fn killed(claim: Claim) {
 }
 
 #[test]
-fn what_was_made_goes_with_the_claim_and_nothing_else_does() {
+fn ending_a_claim_removes_only_the_files_it_created() {
     let (dir, about) = place();
     let other = dir.path().join("other");
     fs::write(&other, "theirs").unwrap();
@@ -35,7 +35,7 @@ fn what_was_made_goes_with_the_claim_and_nothing_else_does() {
 }
 
 #[test]
-fn one_process_has_it_at_a_time_and_is_named() {
+fn a_claim_has_one_holder_and_conflicts_report_it() {
     let (_dir, about) = place();
     let claim = Claim::take(&about).unwrap();
     for error in [Claim::take(&about).unwrap_err(), Claim::clean(&about).unwrap_err()] {
@@ -46,7 +46,7 @@ fn one_process_has_it_at_a_time_and_is_named() {
 }
 
 #[test]
-fn a_claim_can_be_handed_to_a_child_without_a_moment_of_nobodys() {
+fn a_claim_can_be_handed_to_a_child_without_a_gap() {
     let (dir, about) = place();
     let parent = Claim::take_for(&about, Some("tier")).unwrap();
     assert_eq!(Claim::holder(&about).unwrap().of.as_deref(), Some("tier"));
@@ -75,7 +75,7 @@ fn a_process_that_has_ended_is_no_holder_even_if_its_number_is_in_use() {
 }
 
 #[test]
-fn what_a_killed_one_left_goes_unless_it_is_someone_elses_by_now() {
+fn files_of_a_killed_holder_are_removed_unless_replaced_since() {
     let (dir, about) = place();
     let mut claim = Claim::take(&about).unwrap();
     let [one, two] = ["one", "two"].map(|name| dir.path().join("new").join(name));
@@ -91,7 +91,7 @@ fn what_a_killed_one_left_goes_unless_it_is_someone_elses_by_now() {
 }
 
 #[test]
-fn the_next_holder_removes_what_is_left_and_says_so() {
+fn the_next_holder_removes_and_reports_leftover_files() {
     let (dir, about) = place();
     let mut claim = Claim::take(&about).unwrap();
     let page = claim.create(&about.with_extension("new"), HINT).unwrap();
@@ -105,7 +105,7 @@ fn the_next_holder_removes_what_is_left_and_says_so() {
 }
 
 #[test]
-fn what_could_be_others_words_is_not_trusted() {
+fn claims_writable_by_others_are_not_trusted() {
     let (dir, about) = place();
     fs::create_dir(dir.path().join("new")).unwrap();
     fs::write(beside(&about), "{\"path\":\"/etc/passwd\"}\n").unwrap();
@@ -132,7 +132,7 @@ fn a_claim_that_others_may_read_becomes_private() {
 }
 
 #[test]
-fn a_claim_that_is_cut_off_or_absurd_frees_the_place_and_removes_nothing_else() {
+fn a_truncated_or_invalid_claim_is_taken_over_without_deleting_files() {
     let (dir, about) = place();
     let kept = dir.path().join("kept");
     fs::write(&kept, "theirs").unwrap();
@@ -157,7 +157,7 @@ fn a_claim_that_is_cut_off_or_absurd_frees_the_place_and_removes_nothing_else() 
 }
 
 #[test]
-fn where_there_is_no_directory_it_is_named() {
+fn a_missing_directory_is_reported_by_name() {
     let (dir, about) = place();
     let error = Claim::take(&dir.path().join("no/such/page")).unwrap_err().to_string();
     assert!(

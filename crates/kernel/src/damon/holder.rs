@@ -201,13 +201,13 @@ mod tests {
     const STAT: (&str, &str) = ("sys/module/damon_stat/parameters/enabled", "Y");
 
     #[test]
-    fn nobody_holds_what_nobody_uses() {
+    fn an_unused_damon_has_no_holder() {
         assert_eq!(held(&[]), []);
         assert_eq!(held(&[NR, ("sys/module/damon_stat/parameters/enabled", "N")]), []);
     }
 
     #[test]
-    fn a_module_is_named_with_its_thread_and_switch_and_not_counted_twice() {
+    fn a_damon_module_is_reported_once_with_its_thread_and_switch() {
         let found = held(&[
             NR,
             STAT,
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn kdamonds_are_held_on_or_off_and_say_what_for() {
+    fn configured_kdamonds_are_holders_and_report_their_state_and_action() {
         let at = |path: &str| format!("{KDAMONDS}/{path}");
         let found = held(&[
             (&at("nr_kdamonds"), "2"),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_nobody_tells_of_is_found_and_a_process_of_that_name_is_not() {
+    fn unlisted_kdamond_threads_are_found_and_processes_of_that_name_ignored() {
         let found = held(&[
             ("proc/55/comm", "kdamond.3"),
             ("proc/55/stat", "55 (kdamond.3) S 2 0"),

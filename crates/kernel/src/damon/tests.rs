@@ -52,7 +52,7 @@ fn at(path: &str) -> String {
 }
 
 #[test]
-fn a_session_says_all_it_was_told_and_leaves_nothing_behind() {
+fn a_session_writes_its_whole_specification_and_restores_every_file() {
     for kernel in KERNELS {
         let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(kernel));
         let (before, journal) = (fs.tree(), journal(&dir, &fs));
@@ -90,7 +90,7 @@ fn a_dropped_session_is_stopped() {
 }
 
 #[test]
-fn whoever_holds_damon_is_named_and_nothing_is_changed() {
+fn a_damon_conflict_reports_the_holder_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |fs: &FakeFs, damon_stat| {
         let before = fs.tree();
@@ -113,7 +113,7 @@ fn whoever_holds_damon_is_named_and_nothing_is_changed() {
 }
 
 #[test]
-fn what_a_kernel_lacks_is_refused_whole_and_said() {
+fn unsupported_features_are_rejected_with_the_required_kernel_version() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux6_12));
     let (before, journal) = (fs.tree(), journal(&dir, &fs));
     let mut several = vec![Kdamond::process(1)];
@@ -167,7 +167,7 @@ fn a_refusal_at_any_write_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn a_commit_writes_what_is_new_and_nothing_else() {
+fn a_commit_writes_only_changed_values() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux7_2));
     let journal = journal(&dir, &fs);
     let mut session = Session::start(&fs, &journal, &specs(), DamonStat::Pause).unwrap();
@@ -246,7 +246,7 @@ fn counters_regions_and_quotas_are_read_as_numbers() {
 }
 
 #[test]
-fn a_goals_value_is_told_without_a_commit() {
+fn a_goal_value_is_updated_without_a_full_commit() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux6_12));
     let journal = journal(&dir, &fs);
     let mut session = Session::start(&fs, &journal, &specs(), DamonStat::Keep).unwrap();
@@ -275,7 +275,7 @@ fn a_kdamond_that_ended_is_gone_and_the_session_still_stops() {
 }
 
 #[test]
-fn one_more_takes_the_place_of_one_that_ended_or_the_room_that_was_left() {
+fn an_added_kdamond_reuses_an_ended_or_a_reserved_slot() {
     for kernel in KERNELS {
         let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(kernel));
         let (before, journal) = (fs.tree(), journal(&dir, &fs));
@@ -307,7 +307,7 @@ fn physical_of_nothing() -> Kdamond {
 }
 
 #[test]
-fn one_session_at_a_time_and_the_other_is_not_recovered_from_under_it() {
+fn a_running_session_excludes_others_and_is_not_recovered() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux6_12));
     let journal = journal(&dir, &fs);
     let session = Session::start(&fs, &journal, &specs(), DamonStat::Keep).unwrap();
@@ -325,7 +325,7 @@ fn one_session_at_a_time_and_the_other_is_not_recovered_from_under_it() {
 }
 
 #[test]
-fn a_lock_without_a_session_does_not_pass_for_one_that_has_restored_what_a_killed_one_left() {
+fn recovery_fails_while_the_damon_lock_is_held() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux6_12));
     let journal = journal(&dir, &fs);
     let session = Session::start(&fs, &journal, &specs(), DamonStat::Keep).unwrap();
@@ -367,14 +367,14 @@ fn kdamonds_of_another_tool_that_look_like_ours_are_left_alone() {
 }
 
 #[test]
-fn a_kernel_without_damon_says_what_it_needs() {
+fn a_kernel_without_damon_reports_the_required_option() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::default());
     let error = Session::start(&fs, &journal(&dir, &fs), &specs(), DamonStat::Keep).unwrap_err();
     assert!(error.to_string().contains("CONFIG_DAMON_SYSFS"), "{error}");
 }
 
 #[test]
-fn a_specification_that_makes_no_sense_touches_nothing() {
+fn an_invalid_specification_writes_nothing() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux6_12));
     let mut specs = specs();
     specs[1].context.nr_regions.min = 2;
@@ -384,7 +384,7 @@ fn a_specification_that_makes_no_sense_touches_nothing() {
 }
 
 #[test]
-fn a_trial_finds_what_there_is_and_leaves_nothing() {
+fn a_feature_trial_detects_features_and_restores_every_file() {
     for kernel in KERNELS {
         let has = kernel != Damon::Linux6_12;
         let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(kernel));
@@ -399,7 +399,7 @@ fn a_trial_finds_what_there_is_and_leaves_nothing() {
 }
 
 #[test]
-fn a_kernel_that_watches_no_processes_is_told_before_it_refuses() {
+fn process_sessions_are_rejected_on_a_kernel_without_vaddr_support() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::WithoutVaddr));
     let (before, journal) = (fs.tree(), journal(&dir, &fs));
     let specs = [Kdamond::process(std::process::id())];
@@ -421,7 +421,7 @@ fn a_kernel_that_watches_no_processes_is_told_before_it_refuses() {
 }
 
 #[test]
-fn a_trial_does_not_disturb_anybodys_kdamond() {
+fn a_feature_trial_does_not_disturb_existing_kdamonds() {
     let (dir, fs) = (tempfile::tempdir().unwrap(), FakeFs::damon(Damon::Linux7_2));
     fs.plant(&[(at("nr_kdamonds"), "1"), (at("0/state"), "off")]);
     let error = offers::trial(&fs, &journal(&dir, &fs)).unwrap_err();

@@ -39,7 +39,7 @@ mod tests {
     use rustix::io::Errno;
 
     #[test]
-    fn only_damon_is_asked_again_when_it_is_busy() {
+    fn only_busy_damon_files_are_retried() {
         let tries_of = |path: &str, free_after: u32| {
             let mut tries = 0;
             let result = once_free(path, || {

@@ -390,7 +390,7 @@ Node 0 MemTotal: 4 kB
     }
 
     #[test]
-    fn only_the_blocks_where_regions_start_are_looked_up() {
+    fn only_memory_blocks_at_region_starts_are_read() {
         let (tree, _) = gather(&TreeFs(Tree::parse(MACHINE)));
         assert!(tree.exists("sys/devices/system/memory/memory32/node1"));
         assert!(!tree.exists("sys/devices/system/memory/memory33"));
@@ -398,7 +398,7 @@ Node 0 MemTotal: 4 kB
     }
 
     #[test]
-    fn what_was_gathered_gathers_to_the_same() {
+    fn gathering_a_recording_reproduces_it() {
         let dir = tempfile::tempdir().unwrap();
         plant(&Tree::parse(MACHINE), dir.path()).unwrap();
         let (once, _) = gather(&RootFs::new(dir.path()).unwrap());
@@ -416,7 +416,7 @@ Node 0 MemTotal: 4 kB
     }
 
     #[test]
-    fn kinds_and_tiers_of_nodes_need_no_more_than_their_evidence() {
+    fn node_ranks_need_only_a_partial_gather() {
         assert!(recorded().len() > 5);
         for mut fs in recorded() {
             let machine = part(&fs, Extent::Whole);
@@ -433,7 +433,7 @@ Node 0 MemTotal: 4 kB
     }
 
     #[test]
-    fn a_nodes_directory_with_a_link_for_each_block_of_memory_is_not_listed() {
+    fn node_directories_with_memory_block_links_are_not_listed() {
         let dir = tempfile::tempdir().unwrap();
         plant(&Tree::parse(MACHINE), dir.path()).unwrap();
         let root = RootFs::new(dir.path()).unwrap();
@@ -484,7 +484,7 @@ Node 0 MemTotal: 4 kB
     }
 
     #[test]
-    fn stars_stand_for_any_text() {
+    fn asterisks_match_any_text() {
         for (pattern, name, fits) in [
             ("node*", "node0", true),
             ("node*", "nod", false),

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_our_own_is_no_link_and_only_ours_to_write() {
+    fn own_files_must_not_be_links_or_writable_by_others() {
         let dir = tempfile::tempdir().unwrap();
         let (file, link) = (dir.path().join("file"), dir.path().join("link"));
         std::fs::write(&file, "text").unwrap();

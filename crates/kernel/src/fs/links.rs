@@ -97,7 +97,7 @@ mod tests {
     use crate::fs::{EntryKind, Fs as _, RootFs};
 
     #[test]
-    fn a_file_with_a_target_is_followed_below_a_copy() {
+    fn files_with_link_targets_are_followed_in_a_copied_tree() {
         let dir = tempfile::tempdir().unwrap();
         let at = |path: &str| dir.path().join(path);
         fs::create_dir_all(at("sys/devices/pci0/mem0/ram")).unwrap();

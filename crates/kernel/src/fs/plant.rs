@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_below_a_link_go_where_it_leads() {
+    fn entries_below_a_link_are_created_at_its_target() {
         let (_dir, root) = root();
         let entries = [
             ("sys/bus/mem0", "-> ../devices/a/b/mem0"),

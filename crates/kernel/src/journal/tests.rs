@@ -36,7 +36,7 @@ fn files(dir: &TempDir) -> usize {
 }
 
 #[test]
-fn what_was_changed_is_put_back_newest_first_and_the_files_go() {
+fn changes_are_restored_newest_first_and_batches_removed() {
     let (dir, fs) = system();
     let journal = journal(&dir, &fs);
     journal.change("weights", &[change(A, "2"), change(B, "two")]).unwrap();
@@ -102,7 +102,7 @@ fn without_permission_the_error_names_the_capability() {
 }
 
 #[test]
-fn a_value_that_someone_else_changed_is_not_overwritten_unless_told() {
+fn a_value_changed_by_others_is_overwritten_only_on_request() {
     let (dir, fs) = system();
     let journal = journal(&dir, &fs);
     journal.change("weights", &[change(A, "2"), change(B, "two")]).unwrap();
@@ -121,7 +121,7 @@ fn a_value_that_someone_else_changed_is_not_overwritten_unless_told() {
 }
 
 #[test]
-fn a_value_someone_else_already_put_back_needs_nothing() {
+fn an_already_restored_value_is_not_written_again() {
     let (dir, fs) = system();
     let journal = journal(&dir, &fs);
     journal.change("weights", &[change(A, "2")]).unwrap();
@@ -131,7 +131,7 @@ fn a_value_someone_else_already_put_back_needs_nothing() {
 }
 
 #[test]
-fn what_was_written_before_the_last_boot_is_forgotten_not_put_back() {
+fn changes_of_an_earlier_boot_are_discarded() {
     let (dir, fs) = system();
     let journal = journal(&dir, &fs);
     journal.change("weights", &[change(A, "2")]).unwrap();
@@ -144,7 +144,7 @@ fn what_was_written_before_the_last_boot_is_forgotten_not_put_back() {
 }
 
 #[test]
-fn another_owners_later_change_stays_and_inherits_the_way_back() {
+fn a_later_change_by_another_owner_stays_and_inherits_the_old_value() {
     let (dir, fs) = system();
     let journal = journal(&dir, &fs);
     journal.change("weights", &[change(A, "2"), change(B, "two")]).unwrap();
@@ -157,7 +157,7 @@ fn another_owners_later_change_stays_and_inherits_the_way_back() {
 }
 
 #[test]
-fn handing_on_twice_is_the_same_as_once() {
+fn handing_over_a_change_is_idempotent() {
     let (dir, fs) = system();
     let journal = journal(&dir, &fs);
     journal.change("weights", &[change(A, "2")]).unwrap();
@@ -183,7 +183,7 @@ fn another_roots_changes_are_not_touched() {
 }
 
 #[test]
-fn a_path_that_has_gone_needs_nothing() {
+fn a_path_that_no_longer_exists_is_not_restored() {
     let (dir, fs) = system();
     journal(&dir, &fs).change("weights", &[change(A, "2")]).unwrap();
     let mut smaller = Tree::new();
@@ -213,7 +213,7 @@ fn paths_outside_sysfs_and_sysctl_are_refused_both_ways() {
 }
 
 #[test]
-fn a_file_of_another_version_is_reported_and_left_and_blocks_no_other() {
+fn unreadable_batches_are_reported_kept_and_do_not_block_others() {
     for bad in ["", "{}", "not json", "\u{0}", "[[[[", "newer"] {
         let (dir, fs) = system();
         let journal = journal(&dir, &fs);
@@ -250,7 +250,7 @@ fn a_batch_is_left_alone_if_an_unreadable_one_changes_the_same_file() {
 }
 
 #[test]
-fn a_plan_says_what_a_restore_then_does_and_changes_nothing() {
+fn a_restore_plan_matches_the_restore_and_changes_nothing() {
     for on_conflict in [OnConflict::Refuse, OnConflict::Overwrite] {
         for meddled in [None, Some("2"), Some("9")] {
             let (dir, fs) = system();
@@ -275,7 +275,7 @@ fn a_plan_says_what_a_restore_then_does_and_changes_nothing() {
 }
 
 #[test]
-fn names_that_are_not_exactly_ours_are_no_batches() {
+fn files_with_other_names_are_not_batches() {
     let (dir, fs) = system();
     let journal = journal(&dir, &fs);
     journal.change("weights", &[change(A, "2")]).unwrap();
@@ -295,7 +295,7 @@ fn names_that_are_not_exactly_ours_are_no_batches() {
 }
 
 #[test]
-fn values_like_ours_are_someone_elses_once_a_witness_reads_otherwise() {
+fn a_changed_witness_value_marks_equal_values_as_foreign() {
     let (dir, fs) = system();
     let journal = journal(&dir, &fs);
     journal.change("damon", &[change(A, "2")]).unwrap();
@@ -390,7 +390,7 @@ fn two_at_once_do_not_lose_the_first_value() {
 }
 
 #[test]
-fn a_journal_that_cant_be_looked_for_is_an_error_and_not_an_empty_one() {
+fn an_inaccessible_journal_is_an_error() {
     let (dir, fs) = system();
     fs::write(dir.path().join("state"), "").unwrap();
     let journal = Journal::new(dir.path().join("state/journal"), &fs, "/");

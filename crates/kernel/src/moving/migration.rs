@@ -281,7 +281,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_target_gets_a_page_while_another_has_more_room(
+        fn migration_always_chooses_the_target_with_most_free_memory(
             nodes in prop::collection::vec(0u16..4, 1..200), free in prop::collection::vec(0u64..4, 2..3),
         ) {
             let free: Vec<(u16, u64)> = (8..).zip(free).collect();

@@ -139,7 +139,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_process_that_ended_is_not_the_same_and_one_that_never_was_is_gone() {
+    fn an_ended_process_is_not_the_same_and_a_missing_one_is_gone() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let owner = Owner::open(child.id()).unwrap();
         assert!(owner.is_same());
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_bound_as_its_first_mapping_is() {
+    fn the_first_mapping_determines_the_binding_of_a_process() {
         let bound = |line| bound_in(line).map(|nodes| nodes.to_string());
         let line = "55d0c0000000 bind:0,2-3 file=/bin/x mapped=4 N0=4\n7f0000000000 default anon=1";
         assert_eq!(bound(line).unwrap(), "0,2-3");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_those_of_the_list_that_is_for_memory() {
+    fn allowed_nodes_are_parsed_from_mems_allowed_list() {
         let status = "Cpus_allowed_list:\t0-7\nMems_allowed:\tf\nMems_allowed_list:\t0,2-3\n";
         assert_eq!(allowed_in(status).unwrap().to_string(), "0,2-3");
         assert_eq!(allowed_in("Name:\tx\n"), None);

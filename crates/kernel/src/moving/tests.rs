@@ -124,7 +124,7 @@ fn all(mover: &mut Mover<Fake>) -> Vec<Done> {
 }
 
 #[test]
-fn each_page_ends_with_what_became_of_it_though_the_kernel_gives_up_in_the_middle() {
+fn each_page_has_its_outcome_even_if_move_pages_stops_early() {
     let mut fake = Fake::with(9);
     fake.shared.insert(2 * 4096);
     fake.locked.insert(4 * 4096);
@@ -150,7 +150,7 @@ fn each_page_ends_with_what_became_of_it_though_the_kernel_gives_up_in_the_middl
 }
 
 #[test]
-fn a_full_node_takes_what_it_has_room_for_and_the_rest_is_told() {
+fn a_full_node_accepts_pages_that_fit_and_the_rest_are_reported_full() {
     let mut fake = Fake::with(20);
     fake.room[1] = 5;
     let mut mover = mover(fake);
@@ -162,7 +162,7 @@ fn a_full_node_takes_what_it_has_room_for_and_the_rest_is_told() {
 }
 
 #[test]
-fn a_process_that_is_gone_loses_all_its_pages_that_wait_and_others_go_on() {
+fn pending_pages_of_an_ended_process_are_dropped() {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let gone = Process(child.id());
     child.wait().unwrap();
@@ -192,7 +192,7 @@ fn no_more_is_moved_than_the_rate_allows() {
 }
 
 #[test]
-fn pages_of_this_process_are_where_they_are_and_go_nowhere_they_may_not() {
+fn own_pages_are_located_and_disallowed_nodes_are_rejected() {
     let memory = vec![1_u8; 1 << 20];
     let page = (std::hint::black_box(&memory).as_ptr() as u64).div_ceil(4096);
     let here = crate::mempolicy::allowed_nodes().iter().next().unwrap();
@@ -214,7 +214,7 @@ fn pages_of_this_process_are_where_they_are_and_go_nowhere_they_may_not() {
 
 proptest! {
     #[test]
-    fn what_is_told_is_what_happened(
+    fn reported_migration_outcomes_match_the_page_locations(
         pages in prop::collection::vec((0_u8..6, 0_u16..4, prop::option::of(0_u16..2)), 1..60),
         room in prop::array::uniform4(0_u64..20),
     ) {

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn terms_go_where_the_format_says() {
+    fn event_terms_are_encoded_by_the_pmu_format() {
         let cpu = pmu("cpu");
         let loads = cpu.event(&cpu.events["mem-loads"]).unwrap();
         assert_eq!((loads.kind, loads.config, loads.config1), (4, 0x1cd, 3));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn pmus_are_found_by_what_their_names_begin_with() {
+    fn pmus_are_found_by_name_prefix() {
         let fs = TreeFs(Tree::parse(RECORDED));
         let imcs = Pmu::named(&fs, "uncore_imc_").unwrap();
         let names: Vec<_> = imcs.iter().map(|pmu| pmu.name.as_str()).collect();

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_held_back_and_traced_is_told() {
+    fn lost_throttled_and_trace_records_are_parsed() {
         let words = |words: &[u64]| -> Vec<u8> {
             words.iter().flat_map(|word| word.to_ne_bytes()).collect()
         };
@@ -302,7 +302,7 @@ mod tests {
         }
 
         #[test]
-        fn parts_that_were_not_asked_for_are_nothing(sample in sample(), asked in any::<u64>()) {
+        fn unrequested_sample_fields_are_zero(sample in sample(), asked in any::<u64>()) {
             let parts = Parts(asked & Parts::KNOWN);
             let (read, odd) = records(&encode(&sample, parts), parts);
             prop_assert_eq!(odd, 0);
@@ -322,7 +322,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_cut_off_does_not_hide_what_was_before(sample in sample(), cut in 1_usize..20) {
+        fn a_truncated_record_does_not_hide_earlier_records(sample in sample(), cut in 1_usize..20) {
             let whole = encode(&sample, ALL);
             let bytes = [&whole[..], &whole[..whole.len() - cut]].concat();
             prop_assert_eq!(records(&bytes, ALL), (vec![Record::Sample(sample)], 1));

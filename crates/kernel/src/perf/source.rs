@@ -102,7 +102,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn both_ways_of_saying_where_data_came_from_are_understood() {
+    fn both_encodings_of_the_data_source_are_parsed() {
         let (load, store) = (2, 4);
         for (word, write, level, remote) in [
             (load | 1 << 33, Some(false), Level::Cache, false),
@@ -127,7 +127,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_word_panics_and_what_is_remote_is_no_own_cache(word in any::<u64>()) {
+        fn any_data_source_parses_and_remote_data_is_never_local_cache(word in any::<u64>()) {
             let source = Source::of(word);
             prop_assert!(!(source.remote && source.level == Level::Cache));
         }

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_access_or_has_no_address_is_left_out() {
+    fn records_without_an_access_or_address_are_skipped() {
         let branch = [0x4a, 0x01, 0xb0, 1, 0, 0, 0, 0, 0, 0, 0, 0x01];
         let no_address = [0x49, 0x00, 0x01];
         let bytes = [&branch[..], &no_address, &[0, 0, 0]].concat();
@@ -173,7 +173,7 @@ mod tests {
         }
 
         #[test]
-        fn after_bytes_of_no_packet_the_next_record_is_found(access in access()) {
+        fn the_parser_finds_the_next_record_after_invalid_bytes(access in access()) {
             let bytes = [&[0xff, 0xff, 0x01][..], &encode(&access)].concat();
             prop_assert_eq!(accesses(&bytes), (vec![access], 2));
         }

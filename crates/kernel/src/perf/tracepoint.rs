@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_are_found_where_the_kernel_says_they_are() {
+    fn tracepoint_fields_are_read_at_their_declared_offsets() {
         let dir = "sys/kernel/debug/tracing/events/exceptions/page_fault_user";
         let fs = kernel(&[(&format!("{dir}/id"), "123\n"), (&format!("{dir}/format"), FORMAT)]);
         let found =
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn without_tracefs_there_are_none_and_a_number_that_is_none_is_told() {
+    fn missing_tracefs_and_an_invalid_tracepoint_id_are_reported() {
         let none = Tracepoint::find(&kernel(&[]), Asked::Recorded, "a", "b").unwrap_err();
         assert!(matches!(none, TracepointError::NoTracefs(_)), "{none}");
         let dir = "sys/kernel/tracing/events/a/b";

@@ -33,7 +33,7 @@ fn placed(claim: &ResourceClaim) -> Result<Placement, String> {
 }
 
 #[test]
-fn an_allocation_becomes_nodes_and_sizes() {
+fn an_allocation_resolves_to_nodes_and_sizes() {
     let mut other = result("gpu", "gpu-0", "1");
     other["driver"] = "gpu.example.com".into();
     let two =
@@ -62,7 +62,7 @@ fn a_claims_policy_overrides_that_of_its_class_and_applies_to_subrequests() {
 }
 
 #[test]
-fn contradicting_policies_are_refused_with_both() {
+fn contradicting_policies_are_refused_and_both_are_named() {
     let results = [result("far", "node1", "4Gi"), result("near", "node0", "1Gi")];
     for configs in [
         vec![config("FromClaim", &[], "prefer"), config("FromClaim", &[], "bind")],

@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_misbehaves_is_marked() {
+    fn a_clock_that_runs_backwards_or_early_fails_the_check() {
         let machine = built_in("cxl-2tier").unwrap();
         for wrong in ["backwards", "early"] {
             let text = output(|_, figure| figure);
@@ -353,13 +353,13 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_as_configured_is_fine() {
+    fn a_guest_with_the_configured_timing_passes_the_check() {
         let guest = compare(&built_in("cxl-2tier").unwrap(), &output(|_, figure| figure)).unwrap();
         assert!(is_ok(std::slice::from_ref(&guest)), "{}", table(&[guest]));
     }
 
     #[test]
-    fn a_figure_that_is_off_is_marked() {
+    fn a_figure_outside_its_tolerance_fails_the_check() {
         let machine = built_in("cxl-2tier").unwrap();
         for index in 0..14 {
             let slower = |at, figure: f64| if at == index { figure * 0.8 } else { figure };
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_motion_is_taken_out() {
+    fn figures_are_divided_by_the_slow_motion_factor() {
         let text = output(|at, figure| if at % 7 < 4 { figure * 40.0 } else { figure / 40.0 });
         let text = text.replace("\"slow_motion\":1", "\"slow_motion\":40");
         assert!(is_ok(&[compare(&built_in("cxl-2tier").unwrap(), &text).unwrap()]));
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn every_path_is_measured_and_devices_are_left_out() {
+    fn every_path_is_measured_except_those_to_devices() {
         let count = |name: &str| script(&built_in(name).unwrap()).matches("/out/chase").count();
         assert_eq!(count("cxl-2tier"), 8);
         assert_eq!(count("numa-4node"), 64);

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_of_writers_are_one_of_a_node_and_one_of_each_other() {
+    fn one_pair_of_writers_is_within_a_node_and_one_to_each_other_node() {
         let pairs = |name, cpus| {
             let mut machine = with_cpus(built_in(name).unwrap(), cpus).unwrap();
             assert_eq!(writing(&machine).count(), 0, "without coherence");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_increment_takes_the_way_to_the_other_writer() {
+    fn an_increment_costs_the_transfer_from_the_other_writer() {
         let ring = built_in("numa-4node").unwrap();
         let far = writers(&ring, (0, 3), 170.0).unwrap();
         assert!((far.configured_ns - 177.0).abs() < 1e-9 && far.ok, "{far:?}");

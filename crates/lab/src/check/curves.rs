@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_on_the_curve_are_accepted_and_others_marked() {
+    fn latencies_on_the_curve_pass_and_others_fail() {
         let rows = |times| {
             vec![Checked {
                 curve: "x".to_owned(),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_that_was_not_there_is_marked() {
+    fn missing_background_traffic_fails_the_check() {
         let text = output(1.0).replacen("\"gbps\":", "\"gbps\":0.1e-3,\"x\":", 1);
         assert!(compare(&curves(), &text).unwrap().iter().filter(|row| !row.ok).count() == 1);
     }

@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remote_path_is_as_narrow_as_its_narrowest_place() {
+    fn a_remote_path_has_the_bandwidth_of_its_narrowest_link() {
         assert_eq!(capacities("numa-4node", (0, 0)), [5.5, 5.5, 5.5]);
         assert_eq!(capacities("numa-4node", (0, 3)), [2.8, 2.8, 2.8]);
         let mut machine = built_in("numa-4node").unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn few_lines_draw_what_latency_allows_and_many_the_capacity() {
+    fn few_cpus_are_bound_by_latency_and_many_by_capacity() {
         let machine = built_in("cxl-2tier").unwrap();
         let one = expected(&machine, (0, 0), MIXES[0], 1).unwrap();
         assert!(!one.saturates() && (30.0..35.4).contains(&one.gbps()), "{one:?}");

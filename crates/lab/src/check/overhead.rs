@@ -152,7 +152,7 @@ mod tests {
     use crate::machine::catalog::built_in;
 
     #[test]
-    fn the_costless_machine_is_one_the_plugin_accepts() {
+    fn the_plugin_accepts_the_machine_without_costs() {
         let machine = without_cost(built_in("numa-4node").unwrap());
         let clock = nearfar_timing::config::Clock::Virtual;
         assert_eq!(crate::machine::timing::config(&machine, clock, None).check(), Ok(()));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn either_ratio_can_be_too_high() {
+    fn each_ratio_has_its_own_limit() {
         let cost = |ratio, all_ratio| Overhead {
             schema: "nearfar.lab-overhead/1",
             machine: "cxl-2tier".to_owned(),

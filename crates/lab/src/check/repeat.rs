@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn values_as_on_the_idle_host_are_accepted_and_others_marked() {
+    fn values_equal_to_those_on_the_idle_host_pass_and_others_fail() {
         let found = repeat(&[boot(1.005), boot(0.995)], &[]);
         assert!(found.is_ok() && !found.text().contains("OFF"), "{}", found.text());
         let found = repeat(&[boot(1.0), boot(1.02)], &[]);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_boot_or_no_value_at_all_is_no_success() {
+    fn a_failed_boot_and_a_missing_value_fail_the_check() {
         let found = repeat(&[boot(1.0)], &["the guest did not come up"]);
         assert!(!found.is_ok() && found.text().contains("1 of 2 boots"), "{}", found.text());
         assert!(!repeat(&[], &[]).is_ok());

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_from_print_uris() {
+    fn download_sizes_parse_from_print_uris() {
         let text = "'http://m.example/pool/a_1.deb' a_1%3a2_amd64.deb 1234 SHA256:00\nReading lists\n\
                     'http://m.example/pool/b.deb' b_all.deb 5 MD5Sum:11\n";
         assert_eq!(
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_the_errors_without_addresses() {
+    fn an_error_message_has_the_last_errors_without_addresses() {
         let text = b"W: odd\nE: Failed to fetch http://10.0.0.1/x.deb  404\nE: Some files failed\n";
         assert_eq!(last_words(text), "E: Failed to fetch the mirror 404; E: Some files failed");
         assert_eq!(

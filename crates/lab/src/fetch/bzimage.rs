@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_inside_comes_out_if_it_is_one() {
+    fn the_embedded_kernel_is_extracted_only_if_it_is_an_elf_file() {
         assert_eq!(unpacked(&with(b"\x7fELF and more")).as_deref(), Some(&b"\x7fELF and more"[..]));
         assert_eq!(unpacked(&with(b"something else")), None);
         assert_eq!(unpacked(&image()), None);
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_image_gives_a_kernel_or_none(at in 0usize..0x440, byte in any::<u8>()) {
+        fn any_image_yields_a_kernel_or_an_error_without_panic(at in 0usize..0x440, byte in any::<u8>()) {
             let mut image = with(b"\x7fELF and more");
             let at = at.min(image.len() - 1);
             image[at] = byte;

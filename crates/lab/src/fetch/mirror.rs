@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_formats_give_the_archive_and_nothing_else() {
+    fn both_formats_yield_only_the_archive() {
         let text = "Types: deb\n# a comment\nURIs: http://mirror.example/debian/\nSuites: bookworm bookworm-updates\n\
                     Components: main\n\nTypes: deb\nURIs: http://mirror.example/debian-security\nSuites: bookworm-security\n";
         assert_eq!(archives(text), ["http://mirror.example/debian"]);

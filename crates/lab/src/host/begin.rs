@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plugin_is_told_and_answers_or_there_is_none() {
+    fn the_start_message_is_acknowledged_by_the_plugin_or_skipped_without_one() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("begins");
         assert!(Begin::listen(&path).unwrap().tell().is_ok(), "there is no plugin");

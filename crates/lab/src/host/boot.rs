@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_breakpoint_left_over_is_the_emulators_and_another_panic_is_not() {
+    fn a_leftover_breakpoint_is_an_emulator_fault_and_other_panics_are_not() {
         let of = |oops: &str| {
             format!(
                 "[    1.426346] {oops}: 0000 [#1] SMP NOPTI\n\
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timer_that_wakes_no_cpu_is_the_emulators_and_a_stall_with_timers_is_not() {
+    fn a_lost_timer_is_an_emulator_fault_and_a_stall_with_timers_is_not() {
         let stall = "[   23.873889] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:\n";
         let lost = "[   23.898316] rcu: rcu_preempt kthread timer wakeup didn't happen for 5257 jiffies! g-1011 f0x0\n";
         assert!(is_the_emulators(&[stall, lost].concat()));
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_hangs_once_it_prints_no_more() {
+    fn a_kernel_that_stops_printing_counts_as_hung() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let of = |parameters, patience| Boot::new(file.path().to_owned(), parameters, patience);
         let mut boot = of("nokaslr", Duration::ZERO);

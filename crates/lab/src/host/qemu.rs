@@ -226,12 +226,12 @@ mod tests {
     use crate::machine::catalog;
 
     #[test]
-    fn a_comma_in_a_path_does_not_end_it() {
+    fn a_comma_in_a_path_is_escaped() {
         assert_eq!(escaped(Path::new("/a,b")), OsString::from("/a,,b"));
     }
 
     #[test]
-    fn cpus_go_to_sockets_as_nodes_do() {
+    fn cpus_are_assigned_to_sockets_with_their_nodes() {
         let ring = catalog::built_in("numa-4node").unwrap();
         assert_eq!(cpus(&ring), "4,sockets=4,cores=1,threads=1");
         assert_eq!(cpus(&ring.with_cpus(6).unwrap()), "6,sockets=6,cores=1,threads=1");
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn firmware_says_what_the_machine_file_says() {
+    fn the_hmat_has_the_figures_of_the_machine_file() {
         let mut args = Args::default();
         hmat(&mut args, &catalog::built_in("cxl-2tier").unwrap(), 1.0);
         let text = args.0.join(std::ffi::OsStr::new(" ")).into_string().unwrap();

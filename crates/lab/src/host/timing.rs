@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_that_the_host_has_distorted_is_found() {
+    fn a_run_distorted_by_the_host_is_detected() {
         let host = |valid: bool| {
             format!("{{\"host\":{{\"distorted_share\":0.02,\"valid\":{valid}}},\"cpus\":[]}}")
         };

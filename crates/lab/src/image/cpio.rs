@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(files in proptest::collection::vec(
+        fn an_archive_reads_back_as_written(files in proptest::collection::vec(
             ("[a-z/]{1,9}", proptest::collection::vec(any::<u8>(), 0..20)), 0..8)) {
             let mut archive = Archive::default();
             archive.dir("dev");

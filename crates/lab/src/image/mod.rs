@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_with_a_quote_reaches_the_script_as_it_is() {
+    fn a_quote_in_a_path_reaches_the_script_unchanged() {
         assert_eq!(quoted(b"/it's a $dir"), b"'/it'\\''s a $dir'");
     }
 }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_needed_comes_first_and_once() {
+    fn each_dependency_is_loaded_once_before_its_dependents() {
         let index = index(
             "kernel/fs/9p/9p.ko.xz: kernel/net/9p/9pnet.ko.xz kernel/fs/netfs/netfs.ko.xz\n\
              kernel/net/9p/9pnet.ko.xz: kernel/fs/netfs/netfs.ko.xz\nkernel/fs/netfs/netfs.ko.xz:\n\
@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_index_gives_an_order_where_needs_come_first_unless_they_run_in_circles(
+        fn any_index_yields_dependencies_first_unless_they_are_circular(
             needs in proptest::collection::vec(proptest::collection::vec(0usize..8, 0..4), 8),
         ) {
             let dep: String = needs

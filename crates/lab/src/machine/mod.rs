@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_beyond_the_hole_goes_on_above_four_gib() {
+    fn memory_beyond_the_pci_hole_continues_above_four_gib() {
         let ranges = built_in("cxl-2tier").ranges();
         assert_eq!(
             ranges,
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_below_the_hole_is_one_run_of_addresses() {
+    fn a_machine_below_the_pci_hole_has_one_address_range() {
         let mut machine = built_in("cxl-2tier");
         machine.nodes[0].size = Bytes(1 << 30);
         machine.nodes[1].size = Bytes(1 << 30);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_across_the_hole_has_two_ranges() {
+    fn a_node_across_the_pci_hole_has_two_address_ranges() {
         let mut machine = built_in("cxl-2tier");
         machine.nodes[0].size = Bytes(3 << 30);
         let ranges = machine.ranges();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn distances_stand_as_latencies_do() {
+    fn distances_are_proportional_to_latencies() {
         let machine = built_in("numa-4node");
         assert_eq!(
             (machine.distance(0, 0), machine.distance(0, 1), machine.distance(0, 3)),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn cpus_spread_over_the_nodes_that_have_some() {
+    fn cpus_are_divided_among_the_nodes_with_cpus() {
         let machine = built_in("numa-4node").with_cpus(6).unwrap();
         assert_eq!(machine.node_of_cpu(), [0, 0, 1, 1, 2, 3]);
         assert!(built_in("numa-4node").with_cpus(3).is_none());
@@ -328,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_hold_every_byte_once_and_never_the_hole(sizes in proptest::collection::vec(1u64..40, 1..6)) {
+        fn ranges_cover_every_byte_once_and_exclude_the_pci_hole(sizes in proptest::collection::vec(1u64..40, 1..6)) {
             let mut machine = built_in("cxl-2tier");
             let node = machine.nodes[0].clone();
             machine.nodes =

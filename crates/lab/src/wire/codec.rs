@@ -194,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_arrive_as_sent_however_the_bytes_are_cut(
+        fn frames_arrive_as_sent_for_any_division_of_the_bytes(
             frames in proptest::collection::vec(frame(), 0..12), cut in 1usize..40,
         ) {
             let bytes: Vec<u8> = frames.iter().flat_map(Frame::encode).collect();
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_length_is_refused_before_its_bytes_come() {
+    fn an_excessive_length_is_refused_before_its_payload_arrives() {
         let mut decoder = Decoder::default();
         decoder.push(&[b'D', 0xff, 0xff, 0xff, 0xff]);
         assert_eq!(decoder.next(), Err(WireError::Length('D', 0xffff_ffff)));

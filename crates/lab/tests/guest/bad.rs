@@ -10,13 +10,13 @@ use rustix::process::{Pid, Signal};
 
 use crate::lab::{Ended, LAB, alive, in_own_mounts, lab, qemu_of, run, sh, text, wait_until};
 
-pub(crate) fn a_missing_command_is_127() {
+pub(crate) fn a_missing_command_exits_with_127() {
     let ended = Ended::from(run("", &["no-such-command", "x"]).output().unwrap());
     assert_eq!((ended.status, ended.out.as_str()), (127, ""));
     assert_eq!(ended.err, "nearfar lab: no-such-command: command not found\n");
 }
 
-pub(crate) fn a_file_that_is_no_program_is_126() {
+pub(crate) fn a_file_that_is_not_executable_exits_with_126() {
     let ended = Ended::from(run("", &["/etc/passwd"]).output().unwrap());
     assert_eq!(ended.status, 126);
     assert!(ended.err.starts_with("nearfar lab: /etc/passwd: Permission denied"), "{ended:?}");
@@ -39,7 +39,7 @@ pub(crate) fn a_command_that_ignores_sigterm_is_ended_with_the_guest() {
     fs::remove_file(log).unwrap();
 }
 
-pub(crate) fn a_panic_is_one_message_with_the_console_kept() {
+pub(crate) fn a_panic_is_one_message_and_the_console_log_is_kept() {
     let ended = sh("", "echo before; sleep 0.2; echo c >/proc/sysrq-trigger; sleep 100");
     assert_eq!((ended.status, ended.out.as_str()), (125, "before\n"), "{ended:?}");
     assert_eq!(ended.err.lines().count(), 1, "{ended:?}");
@@ -52,7 +52,7 @@ pub(crate) fn a_panic_is_one_message_with_the_console_kept() {
     fs::remove_file(log).unwrap();
 }
 
-pub(crate) fn a_guest_that_does_not_come_up_is_given_up() {
+pub(crate) fn a_guest_that_does_not_boot_in_time_is_ended() {
     // The kernel waits for a root device that never appears, and says nothing.
     let mut command = lab(&["run", "--timing", "off", "--boot-timeout", "4", "--append"]);
     command.args(["quiet rdinit=/none root=/dev/none rootwait", "--", "true"]);
@@ -67,7 +67,7 @@ pub(crate) fn a_guest_that_does_not_come_up_is_given_up() {
     let _ = fs::remove_file(ended.err.trim().rsplit("its console: ").next().unwrap());
 }
 
-pub(crate) fn a_qemu_that_crashes_as_the_guest_boots_is_tried_thrice() {
+pub(crate) fn a_qemu_that_crashes_while_booting_is_tried_three_times() {
     let dir = tempfile::tempdir().unwrap();
     let (qemu, boots) = (dir.path().join("qemu"), dir.path().join("boots"));
     let script = format!(
@@ -86,7 +86,7 @@ pub(crate) fn a_qemu_that_crashes_as_the_guest_boots_is_tried_thrice() {
     let _ = fs::remove_file(ended.err.trim().rsplit("its console: ").next().unwrap());
 }
 
-pub(crate) fn a_kernel_that_stops_printing_as_it_boots_is_tried_thrice() {
+pub(crate) fn a_kernel_that_stops_printing_while_booting_is_tried_three_times() {
     let dir = tempfile::tempdir().unwrap();
     let qemu = dir.path().join("qemu");
     let script = "#!/bin/sh\n[ \"$1\" = --version ] && echo QEMU emulator && exit\n\
@@ -121,7 +121,7 @@ pub(crate) fn no_qemu_survives_an_interrupted_boot() {
     wait_until("QEMU to end", || !alive(qemu));
 }
 
-pub(crate) fn a_guest_that_hangs_is_reported_and_ended_by_a_signal() {
+pub(crate) fn a_hung_guest_is_reported_and_can_be_ended_by_a_signal() {
     let mut child = run("", &["sh", "-c", "echo up; sleep 1000"]).spawn().unwrap();
     let qemu = qemu_of(&child);
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -141,7 +141,7 @@ pub(crate) fn a_guest_that_hangs_is_reported_and_ended_by_a_signal() {
     let _ = fs::remove_file(end.rsplit("its console: ").next().unwrap());
 }
 
-pub(crate) fn bad_usage_is_named_and_nothing_boots() {
+pub(crate) fn usage_errors_are_named_before_anything_boots() {
     let cases: [(&[&str], i32, &str); 12] = [
         (
             &["run", "-M", "/dev/zero", "--", "true"],
@@ -201,7 +201,7 @@ pub(crate) fn bad_usage_is_named_and_nothing_boots() {
     }
 }
 
-pub(crate) fn a_cache_that_cannot_be_written_is_named() {
+pub(crate) fn an_unwritable_download_cache_is_named() {
     let ended = Ended::from(
         lab(&["run", "--", "true"]).env("NEARFAR_CACHE", "/proc/nearfar").output().unwrap(),
     );
@@ -210,7 +210,7 @@ pub(crate) fn a_cache_that_cannot_be_written_is_named() {
     assert!(ended.err.contains("NEARFAR_CACHE names another"), "{ended:?}");
 }
 
-pub(crate) fn a_full_disk_is_named_and_leaves_nothing_half() {
+pub(crate) fn a_full_disk_is_named_and_leaves_no_partial_files() {
     let dir = tempfile::tempdir().unwrap();
     let script = "mount -t tmpfs -o size=1m none \"$1\" && NEARFAR_CACHE=\"$1\" \"$2\" fetch; \
                   echo $? $(ls \"$1\")";
@@ -221,7 +221,7 @@ pub(crate) fn a_full_disk_is_named_and_leaves_nothing_half() {
     assert!(ended.err.contains("which has 1 MB free; make room"), "{ended:?}");
 }
 
-pub(crate) fn a_warm_cache_can_be_read_only() {
+pub(crate) fn a_filled_download_cache_may_be_read_only() {
     let cache = std::env::var_os("NEARFAR_CACHE").map_or_else(
         || Path::new(&std::env::var_os("HOME").unwrap()).join(".cache/nearfar"),
         Into::into,

@@ -11,7 +11,7 @@ use rustix::termios::Winsize;
 
 use crate::lab::{Ended, fed, lab, run, sh, text, wait_until};
 
-pub(crate) fn stdin_stdout_stderr_and_status_are_the_commands_own() {
+pub(crate) fn stdin_stdout_stderr_and_status_are_those_of_the_command() {
     let command = run("", &["sh", "-c", "read line; echo out $line; echo err $line >&2; exit 7"]);
     let ended = Ended::from(fed(command, b"hello\nmore\n".to_vec()));
     assert_eq!(
@@ -20,7 +20,7 @@ pub(crate) fn stdin_stdout_stderr_and_status_are_the_commands_own() {
     );
 }
 
-pub(crate) fn the_host_is_there_and_nothing_written_reaches_it() {
+pub(crate) fn the_command_sees_the_hosts_files_and_can_not_change_them() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("of-the-host");
     fs::write(&file, "untouched").unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn the_host_is_there_and_nothing_written_reaches_it() {
     assert!(fs::exists("/bin/true").unwrap());
 }
 
-pub(crate) fn what_is_written_to_out_is_on_the_host() {
+pub(crate) fn files_written_to_out_appear_on_the_host() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("made,with a comma");
     let mut command = lab(&["run", "--timing", "off", "--cpus", "1", "--out", text(&out), "--"]);
@@ -48,7 +48,7 @@ pub(crate) fn what_is_written_to_out_is_on_the_host() {
     assert_eq!(fs::read_link(out.join("d/link")).unwrap().to_str(), Some("x"));
 }
 
-pub(crate) fn a_signal_that_ends_the_command_is_128_and_the_signal() {
+pub(crate) fn a_command_ended_by_a_signal_exits_with_128_plus_its_number() {
     let ended = sh("", "echo before; kill -SEGV $$");
     assert_eq!((ended.status, ended.out.as_str(), ended.err.as_str()), (139, "before\n", ""));
 }
@@ -81,7 +81,7 @@ pub(crate) fn a_command_that_does_not_end_by_a_signal_is_ended_with_the_guest() 
     }
 }
 
-pub(crate) fn a_reader_that_closes_ends_the_writer() {
+pub(crate) fn closing_stdout_ends_the_writing_command() {
     let script = "yes; echo $? >&2";
     let mut child = run("", &["bash", "-c", script]).spawn().unwrap();
     let mut some = [0; 8];
@@ -93,7 +93,7 @@ pub(crate) fn a_reader_that_closes_ends_the_writer() {
     assert_eq!(err.lines().last(), Some("141"), "{err}");
 }
 
-pub(crate) fn a_signal_ends_the_lab_whose_reader_takes_nothing() {
+pub(crate) fn a_signal_ends_the_lab_while_its_output_is_blocked() {
     let mut child = run("", &["yes"]).spawn().unwrap();
     let unread = child.stdout.take().unwrap();
     wait_until("a full pipe", || rustix::io::ioctl_fionread(&unread).unwrap() >= 65_536);
@@ -101,7 +101,7 @@ pub(crate) fn a_signal_ends_the_lab_whose_reader_takes_nothing() {
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
 }
 
-pub(crate) fn megabytes_pass_unharmed_both_ways() {
+pub(crate) fn megabytes_pass_unchanged_in_both_directions() {
     let input: Vec<u8> = (0u32..1_500_000).flat_map(u32::to_le_bytes).collect();
     let output = fed(run("", &["sh", "-c", "tee /dev/stderr"]), input.clone());
     assert!(output.status.success());
@@ -109,7 +109,7 @@ pub(crate) fn megabytes_pass_unharmed_both_ways() {
     assert!(output.stderr == input, "{} bytes came on the other stream", output.stderr.len());
 }
 
-pub(crate) fn the_environment_and_the_directory_are_passed() {
+pub(crate) fn environment_and_working_directory_are_passed_to_the_command() {
     let dir = tempfile::tempdir().unwrap();
     let script = "pwd; echo $GIVEN; echo $KEPT; echo ${DISPLAY-unset}; echo $NEARFAR_LAB $NEARFAR_LAB_TIMING; \
                   command -v nearfar-lab >&2";
@@ -125,7 +125,7 @@ pub(crate) fn the_environment_and_the_directory_are_passed() {
     assert!(ended.err.contains("/nearfar-lab"), "found though not installed: {ended:?}");
 }
 
-pub(crate) fn a_shell_has_a_terminal_of_the_right_size() {
+pub(crate) fn a_shell_has_a_terminal_of_the_hosts_size() {
     let ours = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     rustix::pty::grantpt(&ours).unwrap();
     rustix::pty::unlockpt(&ours).unwrap();

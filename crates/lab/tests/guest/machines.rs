@@ -30,12 +30,12 @@ fn forgetting(options: &str) -> String {
     sh(options, script).out
 }
 
-pub(crate) fn every_cpu_forgets_translations_whatever_the_command_kills() {
+pub(crate) fn translations_expire_on_every_cpu_even_if_the_command_kills_all_processes() {
     // The last CPU is isolated: only threads that request it run there.
     assert_eq!(forgetting("--cpus 3 --append isolcpus=2"), "3\n");
 }
 
-pub(crate) fn a_machine_whose_file_says_so_keeps_translations() {
+pub(crate) fn translations_do_not_expire_if_the_machine_file_disables_it() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("keeps.toml");
     let text = catalog::FILES[0].1.replacen("slow_motion", "translations_ms = 0\nslow_motion", 1);
@@ -83,7 +83,7 @@ fn agrees(seen: &str, machine: &Machine) {
     }
 }
 
-pub(crate) fn the_default_machine_is_as_its_file_says() {
+pub(crate) fn the_default_machine_matches_its_file() {
     let seen = seen("-M cxl-2tier");
     agrees(&seen, &catalog::built_in("cxl-2tier").unwrap());
     has(&seen, "node0 cpus 0-5");
@@ -91,13 +91,13 @@ pub(crate) fn the_default_machine_is_as_its_file_says() {
     has(&seen, "tier 4 0");
 }
 
-pub(crate) fn the_default_machine_is_as_its_file_says_on_the_newer_kernel() {
+pub(crate) fn the_default_machine_matches_its_file_on_the_newer_kernel() {
     let seen = seen("-K 7.2 -M cxl-2tier");
     agrees(&seen, &catalog::built_in("cxl-2tier").unwrap());
     has(&seen, "tier 4 0");
 }
 
-pub(crate) fn three_tiers_are_as_their_file_says() {
+pub(crate) fn the_three_tier_machine_matches_its_file() {
     let seen = seen("-M hbm-dram-cxl --cpus 2");
     agrees(&seen, &catalog::built_in("hbm-dram-cxl").unwrap());
     let tier_of = |node: &str| {
@@ -108,7 +108,7 @@ pub(crate) fn three_tiers_are_as_their_file_says() {
     assert!(tier_of(" 1") < tier_of(" 0") && tier_of(" 0") < tier_of(" 2"), "{seen}");
 }
 
-pub(crate) fn four_sockets_are_as_their_file_says() {
+pub(crate) fn the_four_socket_machine_matches_its_file() {
     let seen = seen("-M numa-4node");
     agrees(&seen, &catalog::built_in("numa-4node").unwrap());
     has(&seen, "node2 cpus 2");
@@ -121,10 +121,10 @@ fn cxl_device(options: &str) {
     assert_eq!(ended.out, "1\n0xc0ffee01\n1\n0-1\n", "{ended:?}");
 }
 
-pub(crate) fn a_cxl_device_comes_up_through_its_driver() {
+pub(crate) fn a_cxl_device_is_onlined_by_its_driver() {
     cxl_device("-M cxl-device");
 }
 
-pub(crate) fn a_cxl_device_comes_up_on_the_newer_kernel() {
+pub(crate) fn a_cxl_device_is_onlined_on_the_newer_kernel() {
     cxl_device("-K 7.2 -M cxl-device");
 }

@@ -36,42 +36,42 @@ macro_rules! tests {
 }
 
 const TESTS: &[Test] = tests! {
-    like: stdin_stdout_stderr_and_status_are_the_commands_own,
-        the_host_is_there_and_nothing_written_reaches_it,
-        what_is_written_to_out_is_on_the_host,
-        a_signal_that_ends_the_command_is_128_and_the_signal,
+    like: stdin_stdout_stderr_and_status_are_those_of_the_command,
+        the_command_sees_the_hosts_files_and_can_not_change_them,
+        files_written_to_out_appear_on_the_host,
+        a_command_ended_by_a_signal_exits_with_128_plus_its_number,
         a_signal_to_the_lab_reaches_the_command,
         a_command_that_does_not_end_by_a_signal_is_ended_with_the_guest,
-        a_reader_that_closes_ends_the_writer,
-        a_signal_ends_the_lab_whose_reader_takes_nothing,
-        megabytes_pass_unharmed_both_ways,
-        the_environment_and_the_directory_are_passed,
-        a_shell_has_a_terminal_of_the_right_size;
-    bad: a_missing_command_is_127,
-        a_file_that_is_no_program_is_126,
+        closing_stdout_ends_the_writing_command,
+        a_signal_ends_the_lab_while_its_output_is_blocked,
+        megabytes_pass_unchanged_in_both_directions,
+        environment_and_working_directory_are_passed_to_the_command,
+        a_shell_has_a_terminal_of_the_hosts_size;
+    bad: a_missing_command_exits_with_127,
+        a_file_that_is_not_executable_exits_with_126,
         the_time_limit_ends_the_command_with_124,
         a_command_that_ignores_sigterm_is_ended_with_the_guest,
-        a_panic_is_one_message_with_the_console_kept,
-        a_qemu_that_crashes_as_the_guest_boots_is_tried_thrice,
-        a_kernel_that_stops_printing_as_it_boots_is_tried_thrice,
-        a_guest_that_does_not_come_up_is_given_up,
+        a_panic_is_one_message_and_the_console_log_is_kept,
+        a_qemu_that_crashes_while_booting_is_tried_three_times,
+        a_kernel_that_stops_printing_while_booting_is_tried_three_times,
+        a_guest_that_does_not_boot_in_time_is_ended,
         no_qemu_survives_a_killed_lab,
         no_qemu_survives_an_interrupted_boot,
-        a_guest_that_hangs_is_reported_and_ended_by_a_signal,
-        bad_usage_is_named_and_nothing_boots,
-        a_cache_that_cannot_be_written_is_named,
-        a_full_disk_is_named_and_leaves_nothing_half,
-        a_warm_cache_can_be_read_only;
-    machines: the_default_machine_is_as_its_file_says,
-        the_default_machine_is_as_its_file_says_on_the_newer_kernel,
-        three_tiers_are_as_their_file_says,
-        four_sockets_are_as_their_file_says,
-        a_cxl_device_comes_up_through_its_driver,
-        a_cxl_device_comes_up_on_the_newer_kernel,
-        every_cpu_forgets_translations_whatever_the_command_kills,
-        a_machine_whose_file_says_so_keeps_translations;
+        a_hung_guest_is_reported_and_can_be_ended_by_a_signal,
+        usage_errors_are_named_before_anything_boots,
+        an_unwritable_download_cache_is_named,
+        a_full_disk_is_named_and_leaves_no_partial_files,
+        a_filled_download_cache_may_be_read_only;
+    machines: the_default_machine_matches_its_file,
+        the_default_machine_matches_its_file_on_the_newer_kernel,
+        the_three_tier_machine_matches_its_file,
+        the_four_socket_machine_matches_its_file,
+        a_cxl_device_is_onlined_by_its_driver,
+        a_cxl_device_is_onlined_on_the_newer_kernel,
+        translations_expire_on_every_cpu_even_if_the_command_kills_all_processes,
+        translations_do_not_expire_if_the_machine_file_disables_it;
     timing: statistics_name_the_method_and_count_per_node,
-        real_waits_slow_what_firmware_says;
+        real_waits_scale_the_latencies_in_the_hmat;
 };
 
 /// Beginnings of the names of the tests that run by default: both kernels, what a command in a guest has of the host, and

@@ -39,7 +39,7 @@ pub(crate) fn statistics_name_the_method_and_count_per_node() {
     }
 }
 
-pub(crate) fn real_waits_slow_what_firmware_says() {
+pub(crate) fn real_waits_scale_the_latencies_in_the_hmat() {
     let script = "cat /sys/devices/system/node/node1/access0/initiators/read_latency; \
                   echo $NEARFAR_LAB_TIMING $NEARFAR_LAB_SLOW_MOTION";
     let (ended, stats) = statistics("--timing wait --cpus 1 --boot-timeout 600", script);

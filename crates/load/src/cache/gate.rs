@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_fails_holds_nobody_up() {
+    fn a_failed_worker_does_not_block_the_others() {
         let gate = Gate::default();
         std::thread::scope(|scope| {
             let passed = scope.spawn(|| Waiting::before(&gate).pass().is_some());

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_hold_what_all_workers_did_in_them() {
+    fn windows_sum_the_operations_of_all_workers() {
         let meters = [Meter::default(), Meter::default()];
         let line = StatusLine::hidden();
         let mut look = Look::new(&meters, span(50), &line);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_shorter_than_a_window_has_one_all_the_same() {
+    fn a_run_shorter_than_a_window_has_one_window() {
         let meters = [Meter::default()];
         let line = StatusLine::hidden();
         count(&meters[0], [3, 3, 0]);

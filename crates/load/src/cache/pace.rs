@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_loop_goes_on_whether_or_not_requests_begin() {
+    fn an_open_loop_advances_even_if_requests_are_late() {
         let mut pace = rate(1, 0);
         assert_eq!((pace.due(), pace.due()), (Some(1_000_000), Some(1_000_000)));
         pace.begun();
@@ -155,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_loop_is_due_always_and_never_late() {
+    fn a_closed_loop_is_always_due_and_never_late() {
         let mut pace = Pace::Closed;
         pace.begun();
         assert_eq!((pace.due(), pace.overdue(0..u64::MAX)), (None, 0));
     }
 
     #[test]
-    fn a_wait_ends_no_earlier_than_asked_for_unless_all_is_to_stop() {
+    fn a_wait_lasts_as_long_as_requested_unless_the_run_stops() {
         let clock = Stopwatch::start();
         let until = ns(clock) + 50_000;
         let stop = AtomicBool::new(false);

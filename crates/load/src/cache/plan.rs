@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_says_all_that_will_be_done() {
+    fn a_plan_lists_all_steps() {
         let mut plan = asked(plan("zipf:1", None, 500), 4, 1);
         plan.pace = Loop::Open(2000.0, Spacing::Constant);
         plan.length = Length { seconds: Some(3.0), warm_up: 0.5, operations: Some(500) };
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn contradicting_options_are_refused() {
         let refused = |plan: Plan| plan.checked().unwrap_err().to_string();
         assert!(refused(plan("uniform", None, 1)).contains("at least one for each of 2 threads"));
         let file = tempfile::NamedTempFile::new().unwrap();

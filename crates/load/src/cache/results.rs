@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_and_the_histogram_are_of_all_that_was_timed() {
+    fn percentiles_and_histogram_cover_all_timed_requests() {
         let mut histogram = Histogram::<u64>::new(3).unwrap();
         (1..=1000).for_each(|ns| histogram.record(ns).unwrap());
         let latency = Latency::of(&histogram).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_are_not_kept_are_left_out() {
+    fn figures_that_a_store_does_not_keep_are_omitted() {
         let mut memory = Memory::default();
         memory.figure("evictions", 3);
         memory.figure("threads", 4);

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_shared_out_by_key_and_each_keys_requests_stay_in_order() {
+    fn a_trace_is_partitioned_by_key_and_keeps_the_order_of_each_key() {
         let mut text = String::from("key,op,size\n");
         for at in 0..4000 {
             writeln!(text, "k{},SET,{at}", at % 10).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_ends_when_nobody_listens_and_tells_which_line_is_wrong() {
+    fn a_reader_ends_without_receivers_and_names_an_invalid_line() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), format!("key,op,size\n{}", "k,SET,1\n".repeat(10_000)))
             .unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_of_all_workers_are_each_key_once() {
+    fn workers_together_preload_each_key_once() {
         let parts = Parts {
             keys: 10,
             popularity: Popularity::Uniform,

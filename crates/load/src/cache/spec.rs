@@ -319,7 +319,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn workloads_are_read_and_shown_as_typed() {
+    fn workloads_parse_and_print_as_typed() {
         for (text, spec) in [
             ("zipf:0.99", Spec::Zipf(0.99)),
             ("zipf:1", Spec::Zipf(1.0)),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn mixes_and_sizes_are_read_and_nonsense_is_refused() {
+    fn mixes_and_sizes_parse_and_invalid_ones_are_refused() {
         let ratios = Ratios { get: 90.0, set: 9.0, delete: 1.0, ..Ratios::default() };
         assert_eq!("90:9:1".parse(), Ok(Mix(ratios)));
         for text in ["", "1", "0:0", "-1:2", "1:2:3:4", "inf:1", "NaN:1"] {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_says_what_it_is_made_of() {
+    fn a_workload_describes_its_keys_values_and_mix() {
         let shape = Shape { mix: "90:10".parse().ok(), ..Shape::default() };
         let load = |shape| Workload::load(&Spec::Zipf(1.0), shape, 1).unwrap().made_of();
         assert_eq!(

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checked_values_are_right_under_their_own_key_alone() {
+    fn checked_values_pass_only_under_their_own_key() {
         let mut values = Values::checked(3);
         let first = values.make(b"a", 100).to_vec();
         assert_ne!(first, values.make(b"a", 100));
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_have_the_length_asked_for_and_pass_for_right() {
+    fn unchecked_values_have_the_requested_length_and_always_pass() {
         let mut values = Values::any();
         assert_eq!([values.make(b"a", 0).len(), values.make(b"a", 1000).len()], [0, 1000]);
         assert_eq!(values.make(b"b", 13).len(), 13);

@@ -59,7 +59,7 @@ mod tests {
     use crate::random::Random;
 
     #[test]
-    fn each_is_drawn_by_its_weight() {
+    fn each_index_is_drawn_in_proportion_to_its_weight() {
         let weights = [1.0, 0.0, 5.0, 2.0];
         let alias = Alias::new(&weights).unwrap();
         let (mut random, mut drawn) = (Random::new(3), [0u32; 4]);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_weight_is_named() {
+    fn invalid_weights_are_named() {
         assert_eq!(Alias::new(&[1.0, -2.0]).unwrap_err(), -2.0);
         assert!(Alias::new(&[f64::NAN]).unwrap_err().is_nan());
         assert_eq!(Alias::new(&[0.0, 0.0]).unwrap_err(), 0.0);

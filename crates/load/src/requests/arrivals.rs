@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_has_its_first_request_never() {
+    fn with_a_rate_of_zero_the_first_request_never_arrives() {
         assert_eq!(of(Spacing::Constant, 0.0).next(), Some(u64::MAX));
         assert_eq!(of(Spacing::Constant, f64::NAN).next(), Some(u64::MAX));
     }

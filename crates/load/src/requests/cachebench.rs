@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_and_its_files_make_a_workload() {
+    fn a_configuration_with_its_files_gives_a_workload() {
         let parts = parsed(CONFIG).unwrap();
         assert_eq!((parts.keys, parts.fill, parts.ttl.is_none()), (111, true, true));
         assert_eq!(parts.ratios, Ratios { get: 0.9, lone_get: 0.1, ..Ratios::default() });
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn distributions_may_stand_in_the_configuration_and_times_to_live_too() {
+    fn distributions_and_times_to_live_may_be_in_the_configuration() {
         let config = r#"{ "test_config": { "numKeys": 3, "getRatio": 1, "popularityBuckets": [3], "popularityWeights": [1],
             "keySizeRange": [16], "keySizeRangeProbability": [1], "valSizeRange": [5, 9], "valSizeRangeProbability": [1],
             "ttlSecsRange": [60], "ttlSecsRangeProbability": [1] } }"#;
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_said() {
+    fn unsupported_configurations_are_refused_with_the_reason() {
         let with =
             |from: &str, to: &str| parsed(&CONFIG.replace(from, to)).unwrap_err().to_string();
         assert!(with("\"numKeys\": 111", "\"numKeys\": 0").contains("0 keys"));

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_drawn_by_the_tables_weights() {
+    fn keys_are_drawn_in_proportion_to_the_tables_weights() {
         // One object with half of all requests, ten with a quarter, a hundred with a quarter.
         let buckets = Buckets::new(&[1.0, 10.0, 100.0], &[50.0, 25.0, 25.0], 111).unwrap();
         let drawn = drawn(&buckets, 111, 100_000);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_stretched_over_the_keys_of_the_workload() {
+    fn a_table_is_scaled_to_the_keys_of_the_workload() {
         let table = |keys| Buckets::new(&[1.0, 3.0], &[3.0, 1.0], keys).unwrap();
         let drawn = drawn(&table(400), 400, 40_000);
         let first: u32 = drawn[..100].iter().sum();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused() {
+    fn invalid_tables_are_refused() {
         assert!(Buckets::new(&[1.0], &[], 1).is_err() && Buckets::new(&[], &[], 1).is_err());
         assert!(
             Buckets::new(&[1.0], &[-1.0], 1).is_err() && Buckets::new(&[0.0], &[1.0], 1).is_err()
@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn edges_ascend_from_none_to_at_most_all(
+        fn edges_are_sorted_and_draws_stay_below_the_number_of_keys(
             rows in prop::collection::vec((0.0..1e6f64, 0.0..1e9f64), 1..40), keys in 1u64..1 << 45,
         ) {
             let (objects, requests): (Vec<f64>, Vec<f64>) = rows.into_iter().unzip();

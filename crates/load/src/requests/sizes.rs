@@ -93,7 +93,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn as_many_weights_as_values_draw_those_values_and_no_others() {
+    fn with_a_weight_for_each_value_exactly_these_values_are_drawn() {
         let sizes = Sizes::weighted("v", &[31.0, 63.0, 4000.0], &[1.0, 2.0, 1.0], 5000).unwrap();
         let mut seen: Vec<u32> = (0..1000).map(|at| sizes.of(mix(at))).collect();
         seen.sort_unstable();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn one_weight_less_draws_within_pieces() {
+    fn with_one_weight_less_draws_lie_within_intervals() {
         let sizes = Sizes::weighted("k", &[1.0, 8.0, 64.0], &[0.3, 0.7], 250).unwrap();
         let seen: Vec<u32> = (0..10_000).map(|at| sizes.of(mix(at))).collect();
         assert_eq!((seen.iter().min(), seen.iter().max()), (Some(&1), Some(&63)));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn invalid_distributions_are_refused_with_the_reason() {
         let said = |values: &[f64], weights: &[f64]| {
             Sizes::weighted("valSize", values, weights, 100).unwrap_err().to_string()
         };

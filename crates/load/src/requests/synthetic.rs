@@ -204,14 +204,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_and_worker_ask_the_same_and_others_do_not() {
+    fn seed_and_worker_determine_the_requests() {
         assert_eq!(drawn(parts(1000), 1, 0, 50), drawn(parts(1000), 1, 0, 50));
         assert_ne!(drawn(parts(1000), 1, 0, 50), drawn(parts(1000), 1, 1, 50));
         assert_ne!(drawn(parts(1000), 1, 0, 50), drawn(parts(1000), 2, 0, 50));
     }
 
     #[test]
-    fn a_key_has_the_same_sizes_whoever_asks() {
+    fn a_key_has_the_same_sizes_for_all_workers() {
         let sizes = || Sizes::weighted("v", &[0.0, 5000.0], &[1.0], 5000).unwrap();
         let parts = Parts {
             key_bytes: Sizes::weighted("k", &[1.0, 90.0], &[1.0], 250).unwrap(),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_shorter_than_their_number_are_lengthened_and_longer_than_allowed_cut() {
+    fn key_lengths_are_clamped_between_the_number_and_the_protocols_limit() {
         let keys =
             |size| drawn(Parts { key_bytes: Sizes::fixed(size), ..parts(1 << 20) }, 1, 0, 300);
         assert!(keys(1).iter().all(|request| request.key.len() == 4));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_come_by_their_ratios_and_only_reads_fill() {
+    fn operations_follow_their_ratios_and_only_reads_fill() {
         let ratios =
             Ratios { get: 5.0, set: 1.0, delete: 1.0, lone_get: 1.0, lone_set: 1.0, update: 1.0 };
         let mut counts = BTreeMap::new();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn lone_keys_never_come_again_in_this_run_nor_in_another() {
+    fn lone_keys_never_repeat_within_or_across_runs() {
         let workload = Parts { ratios: Ratios { lone_get: 1.0, ..Ratios::default() }, ..parts(9) };
         let workload = Arc::new(Synthetic::new(workload, 1).unwrap());
         let (mut seen, mut request) = (BTreeSet::new(), Request::default());
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn storing_all_keys_is_what_is_asked_for_later() {
+    fn the_preload_stores_all_keys_of_later_requests() {
         let workload = Synthetic::new(parts(100), 3).unwrap();
         let mut request = Request::default();
         let stored: BTreeSet<_> = (0..100)
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_workload_is_refused() {
+    fn invalid_workloads_are_refused() {
         assert_eq!(Synthetic::new(parts(0), 1).unwrap_err(), Unusable::Keys(0));
         let none = Parts { ratios: Ratios::default(), ..parts(1) };
         assert!(Synthetic::new(none, 1).unwrap_err().to_string().contains("ratios of operations"));
@@ -290,7 +290,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn different_numbers_have_different_keys_fit_for_the_protocol(keys in 2u64..KEYS_MAX, a: u64, b: u64, seed: u64) {
+        fn different_numbers_give_different_valid_keys(keys in 2u64..KEYS_MAX, a: u64, b: u64, seed: u64) {
             let sizes = Sizes::weighted("k", &[0.0, 300.0], &[1.0], 300).unwrap();
             let workload = Synthetic::new(Parts { key_bytes: sizes, ..parts(keys) }, seed).unwrap();
             let key = |number| {

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_value_a_short_one_and_another_keys_are_none() {
+    fn torn_short_and_foreign_values_fail_the_check() {
         let [old, new] = [1, 2].map(|version| value(b"key", version, 4096));
         assert_eq!((check(b"key", &old), check(b"key", &new)), (Some(1), Some(2)));
         let torn = [&new[..2048], &old[2048..]].concat();
@@ -84,7 +84,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_right_and_with_a_changed_byte_is_not(
+        fn a_value_passes_the_check_as_written_and_fails_with_a_changed_byte(
             key in prop::collection::vec(any::<u8>(), 1..40), version: u64, bytes in 1usize..300,
             at: prop::sample::Index, flip in 1u8..,
         ) {

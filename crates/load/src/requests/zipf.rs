@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_drawn_by_the_law_for_exponents_below_at_and_above_one() {
+    fn ranks_follow_zipfs_law_for_exponents_below_at_and_above_one() {
         for exponent in [0.0, 0.6, 0.99, 1.0, 1.1, 2.0, 5.0] {
             let (zipf, mut random) = (Zipf::new(50, exponent).unwrap(), Random::new(11));
             let mut drawn = [0u32; 50];
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_drawn_is_refused() {
+    fn invalid_exponents_and_empty_ranges_are_refused() {
         assert_eq!(Zipf::new(0, 1.0).unwrap_err(), Unusable::Keys(0));
         assert_eq!(Zipf::new(9, -0.1).unwrap_err(), Unusable::Exponent(-0.1));
         assert!(Zipf::new(9, f64::NAN).is_err() && Zipf::new(9, f64::INFINITY).is_err());
@@ -136,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranks_stay_within_their_number(items in 1u64..1 << 50, exponent in 0.0..50.0f64, seed: u64) {
+        fn ranks_stay_below_the_number_of_keys(items in 1u64..1 << 50, exponent in 0.0..50.0f64, seed: u64) {
             let (zipf, mut random) = (Zipf::new(items, exponent).unwrap(), Random::new(seed));
             for _ in 0..20 {
                 prop_assert!(zipf.draw(&mut random) < items);

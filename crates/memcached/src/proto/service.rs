@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_of_expiry_are_from_now_on_up_to_thirty_days_and_unix_time_above() {
+    fn expiry_times_are_relative_up_to_thirty_days_and_unix_times_above() {
         let service = Service::new(Settings::default(), 1, 1_000_000_000, Box::new(()));
         assert_eq!(service.second(0, 50), 0);
         assert_eq!(service.second(10, 50), 60);

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_parted_by_any_number_of_spaces() {
+    fn words_are_separated_by_any_number_of_spaces() {
         let found: Vec<&[u8]> = words(b"  a bc   d ").collect();
         assert_eq!(found, [&b"a"[..], b"bc", b"d"]);
         assert_eq!(words(b"   ").count(), 0);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_digits_and_fit_or_are_none() {
+    fn numbers_have_only_digits_and_are_within_their_range() {
         assert_eq!(unsigned(b"18446744073709551615"), Some(u64::MAX));
         assert_eq!(unsigned(b"00000000000000000000000000007"), Some(7));
         for wrong in [&b""[..], b"18446744073709551616", b"-1", b"+1", b"1 ", b"0x1", b"1e3"] {

@@ -208,7 +208,7 @@ pub(super) fn fuzz(data: &[u8]) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_request_is_answered_alike_however_it_is_parted() {
+    fn a_request_gets_the_same_answer_however_it_is_split() {
         let requests = [
             "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n",
             "GET / HTTP/1.0\r\n\r\nmore",

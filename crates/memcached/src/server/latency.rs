@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_in_the_bucket_of_its_bound_and_in_all_longer_ones() {
+    fn a_time_is_counted_in_its_bucket_and_all_larger_ones() {
         let times = Latencies::default();
         [10_000, 10_001, 3_000_000_000].into_iter().for_each(|took| times.add(took));
         let text = times.text("");

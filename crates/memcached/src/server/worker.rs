@@ -357,7 +357,7 @@ mod tests {
     use crate::server::shared::State;
 
     #[test]
-    fn who_could_go_on_is_remembered_once_however_often_its_socket_changes() {
+    fn a_ready_connection_is_queued_once_for_any_number_of_events() {
         let state = Arc::new(State::new(Config::default(), Clock::start(), &[]));
         let service = Service::new(Settings::default(), 1, 0, Box::new(()));
         let shared = Shared { state, service, store: Arc::new(MapStore::default()) };

@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_are_megabytes_or_sizes() {
+    fn rates_parse_as_megabytes_or_sizes() {
         let of = |text| megabytes(text).ok();
         assert_eq!([of("200"), of("200m"), of("1g"), of("1")], [200, 210, 1074, 1].map(Some));
         assert_eq!([of("0"), of("much"), of("-1"), of("10000000"), of("")], [None; 5]);

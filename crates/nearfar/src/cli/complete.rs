@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_and_cgroups_are_offered() {
+    fn completion_offers_processes_and_cgroups() {
         let own = std::process::id().to_string();
         for words in [
             &["nearfar", "move", &own][..],

@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn node_names_are_those_of_kubernetes() {
+    fn node_names_follow_the_rules_of_kubernetes() {
         #[derive(Debug, clap::Parser)]
         struct Line {
             #[command(flatten)]

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn paragraphs_of_help_are_broken_by_the_parser_alone() {
+    fn only_the_parser_wraps_paragraphs_of_help() {
         for command in commands() {
             let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
             let lines: Vec<_> = text.lines().collect();
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn options_of_a_group_stand_under_its_heading() {
+    fn options_of_a_group_are_below_its_heading() {
         let all = commands();
         let bench = all.iter().find(|command| {
             command

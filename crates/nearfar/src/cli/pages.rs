@@ -184,7 +184,7 @@ mod tests {
     use clap::CommandFactory as _;
 
     #[test]
-    fn every_page_has_its_sections_and_groff_takes_them() {
+    fn every_page_has_its_sections_and_groff_accepts_them() {
         let dir = tempfile::tempdir().unwrap();
         write(crate::cli::Cli::command(), dir.path()).unwrap();
         let mut groff = std::process::Command::new("groff");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_in_the_text_of_documents_have_these_names_and_options() {
+    fn commands_in_documents_have_existing_names_and_options() {
         use clap::error::ErrorKind::{InvalidSubcommand, UnknownArgument};
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let documents = std::fs::read_dir(root.join("docs")).unwrap();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn every_command_has_examples_that_are_understood() {
+    fn every_command_has_examples_that_parse() {
         let mut command = crate::cli::Cli::command().disable_help_subcommand(true);
         command.build();
         for leaf in leaves(&command) {

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_other_tools_are_answered_with_what_does_it_here() {
+    fn words_of_other_tools_get_a_tip_with_the_matching_command() {
         for (words, tip) in [
             ("undo", "nearfar off"),
             ("lab list", "nearfar lab machines"),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_is_refused_in_rusts_words() {
+    fn invalid_numbers_are_refused_without_rusts_own_messages() {
         for (words, allowed) in [
             ("sim compare --seed x", "write a whole number"),
             ("cache bench --workload uniform --keys 1.5", "write a whole number"),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn options_that_do_not_exist_are_not_taken_for_values() {
+    fn unknown_options_are_not_taken_for_values() {
         for words in ["run --jsno -- true", "ps --sysfs x", "run -Z true"] {
             let said = said(words);
             assert!(
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tip_is_for_a_word_that_is_none_of_ours() {
+    fn every_tip_is_for_a_word_that_the_parser_rejects() {
         for (command, word, _) in TIPS.iter().filter(|(_, word, _)| !word.is_empty()) {
             let words = [command.replace(ANY, "topo"), (*word).to_owned()];
             let all = ["nearfar".to_owned()].into_iter().chain(words);

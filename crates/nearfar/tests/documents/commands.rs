@@ -73,7 +73,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ("make build", Never(BUILD)),
             (
                 "make install",
-                Test("a_c_program_is_built_against_what_is_installed_shared_and_static"),
+                Test("a_c_program_builds_against_the_installed_libraries_shared_and_static"),
             ),
             ("make package", Never("builds; make package-test tries the packages in a bare root")),
             ("make demo", Never(LONG)),
@@ -100,7 +100,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ),
             (
                 "cc program.c $(pkg-config --cflags --libs nearfar)",
-                Test("a_c_program_is_built_against_what_is_installed_shared_and_static"),
+                Test("a_c_program_builds_against_the_installed_libraries_shared_and_static"),
             ),
         ],
     ),
@@ -157,11 +157,11 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ),
             (
                 "nearfar cache bench --workload DIR --keys 1000000",
-                Test("cachebenchs_workloads_and_public_traces_are_asked_here_and_there"),
+                Test("cachebench_workloads_and_public_traces_run_in_process_and_over_a_server"),
             ),
             (
                 "nearfar cache bench --workload trace:kvcache.csv.zst --verify",
-                Test("cachebenchs_workloads_and_public_traces_are_asked_here_and_there"),
+                Test("cachebench_workloads_and_public_traces_run_in_process_and_over_a_server"),
             ),
             (
                 "nearfar cache bench --workload csv:key=5,size=4:cloudPhysicsIO.csv --memory 4g",
@@ -371,13 +371,13 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 "nearfar sim compare --machine examples/sim/expander-machine.toml --workload examples/sim/expander.toml --policies first-touch,interleave,oracle",
                 Test("the_example_of_an_expander_is_compared"),
             ),
-            ("nearfar sim validate", Test("validation_holds_and_says_what_was_fitted")),
+            ("nearfar sim validate", Test("validation_passes_and_marks_fitted_figures")),
             (
                 "nearfar sim tiers --seconds 10,20,40,80",
                 Test("controllers_over_time_have_a_row_for_each_latency"),
             ),
-            ("nearfar dev sim-lab FILE", Test("the_model_stands_beside_what_the_lab_saw")),
-            ("nearfar sim fleet", Test("a_fleets_day_says_how_it_was_sampled")),
+            ("nearfar dev sim-lab FILE", Test("the_model_is_compared_with_results_of_the_lab")),
+            ("nearfar sim fleet", Test("a_fleets_day_states_its_sampling")),
             ("nearfar dev sim-bench", Never(LONG)),
         ],
     ),
@@ -406,7 +406,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ),
             (
                 "setfattr -n user.nearfar.near_max -v 4g /sys/fs/cgroup/db",
-                Test("budgets_of_attributes_come_and_go_with_them"),
+                Test("budgets_of_cgroup_attributes_are_set_and_removed_with_them"),
             ),
             ("echo 'OPTIONS=\"--headroom 5\"' | sudo tee /etc/default/nearfar-tier", Never(UNITS)),
             ("sudo systemctl enable --now nearfar-tier", Never(UNITS)),
@@ -434,7 +434,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
             ("nearfar move 4711 far --dry-run", GuestBy("nearfar move $$ far --dry-run")),
             (
                 "nearfar move --undo before.json",
-                Test("memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was"),
+                Test("the_move_command_moves_a_programs_memory_and_reverts_it"),
             ),
             ("nearfar topo --kind 2=hbm", GuestBy("nearfar topo --kind 1=hbm")),
             ("nearfar doctor", Guest),
@@ -458,7 +458,7 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
                 GuestBy("nearfar vm args -- qemu-system-x86_64 -m 1G"),
             ),
             ("nearfar vm xml --cell 1=cxl domain.xml", Test("xml_is_patched_from_standard_input")),
-            ("*", Test("a_backend_of_cxl_memory_is_on_the_cxl_node_and_verified")),
+            ("*", Test("a_cxl_backend_is_on_the_cxl_node_and_verified")),
         ],
     ),
     (
@@ -490,11 +490,11 @@ pub(crate) const COMMANDS: &[(&str, &[(&str, Run)])] = &[
         &[
             ("make library", Never(BUILD)),
             ("make build", Never(BUILD)),
-            ("*", Test("a_program_of_libhmalloc_has_its_memory_where_the_options_say")),
+            ("*", Test("options_set_the_memory_policy_of_a_libhmalloc_program")),
         ],
     ),
     (
         "artefacts/libsmalloc/README.md",
-        &[("*", Test("the_headers_are_good_c_and_c_plus_plus_of_every_age"))],
+        &[("*", Test("the_headers_compile_under_old_and_new_c_and_c_plus_plus_standards"))],
     ),
 ];

@@ -59,7 +59,7 @@ fn on_nodes(objects: &[*mut c_void], size: usize) -> [u64; 3] {
     bytes.map(|bytes| bytes >> 10)
 }
 
-pub(crate) fn what_is_of_a_kind_is_on_its_nodes_and_no_others() {
+pub(crate) fn objects_of_a_kind_are_on_its_nodes_only() {
     for (text, node) in [("far", 1), ("near", 0), ("cxl", 1), ("bind:1", 1), ("dram", 0), ("0", 0)]
     {
         let kind = kind(text);
@@ -82,7 +82,7 @@ fn near_share(found: [u64; 3]) -> u64 {
     found[0] * 1000 / found.iter().sum::<u64>()
 }
 
-pub(crate) fn weights_of_a_kind_hold_whatever_the_machines_are() {
+pub(crate) fn weights_of_a_kind_override_the_machines() {
     write_weight("node0", "1").unwrap();
     write_weight("node1", "1").unwrap();
     for (text, share) in
@@ -104,7 +104,7 @@ pub(crate) fn weights_of_a_kind_hold_whatever_the_machines_are() {
     free(objects);
 }
 
-pub(crate) fn one_object_may_have_weights_of_its_own() {
+pub(crate) fn a_single_object_may_have_its_own_weights() {
     for (text, share) in
         [("weighted:0=3,1=1", 750), ("weighted:0=1,1=7", 125), ("far", 0), ("interleave:all", 500)]
     {
@@ -120,7 +120,7 @@ pub(crate) fn one_object_may_have_weights_of_its_own() {
     }
 }
 
-pub(crate) fn what_a_kind_has_no_room_for_is_on_the_nodes_of_its_spill() {
+pub(crate) fn objects_beyond_a_kinds_capacity_are_on_its_spill_nodes() {
     let kind = kind("far;limit=64m;spill=near");
     let objects = objects(kind, 128 * MIB, 4 * MIB);
     let found = on_nodes(&objects, 4 * MIB);
@@ -128,7 +128,7 @@ pub(crate) fn what_a_kind_has_no_room_for_is_on_the_nodes_of_its_spill() {
     free(objects);
 }
 
-pub(crate) fn a_program_that_knows_nothing_of_it_has_its_heap_where_it_is_to_be() {
+pub(crate) fn an_unmodified_programs_heap_is_on_the_requested_nodes() {
     for (heap, node) in [("far", 1), ("near", 0), ("cxl;limit=1g", 1), ("heap=far from=1m", 1)] {
         let found = held(&["--heap", heap]);
         // Its code and libraries are where the page cache has them.
@@ -165,7 +165,7 @@ pub(crate) fn compiled(source: &str, include: &str, link: &[&str]) -> PathBuf {
     program
 }
 
-pub(crate) fn programs_of_hmsdk_and_smdk_have_their_memory_where_they_ask_for_it() {
+pub(crate) fn programs_for_hmsdk_and_smdk_get_memory_on_the_requested_nodes() {
     let nodes =
         compiled("libsmalloc/tests/nodes.c", "libsmalloc/include", &["-lsmalloc", "-lnearfar"]);
     let output = Command::new(&nodes).args(["0", "1"]).output().unwrap();

@@ -21,7 +21,7 @@ fn status() -> serde_json::Value {
     serde_json::from_str(&done(&["balance", "status", "--json"])).unwrap()
 }
 
-pub(crate) fn it_says_when_it_is_ready_alive_and_stopping() {
+pub(crate) fn balancing_notifies_systemd_when_ready_alive_and_stopping() {
     let before = system();
     let service = [&START[..], &["--sensor", "hint-faults", "--foreground"]].concat();
     notifies(&mut nearfar(&service), "STATUS=balancing");
@@ -75,7 +75,7 @@ fn moved(status: &serde_json::Value) -> u64 {
 
 /// Hint faults need the kernel's NUMA balancing, which spreads such memory by itself; so this test does not check which
 /// of the two migrated it.
-pub(crate) fn faults_alone_show_what_is_used_and_settings_are_put_back() {
+pub(crate) fn hint_faults_alone_find_used_pages_and_settings_are_restored() {
     let before = system();
     let program = program("share");
     let said = done(&START);
@@ -105,7 +105,7 @@ pub(crate) fn faults_alone_show_what_is_used_and_settings_are_put_back() {
     end(program);
 }
 
-pub(crate) fn a_process_is_balanced_alone_and_when_it_ends_balancing_does() {
+pub(crate) fn balancing_of_one_process_ends_with_it() {
     let before = system();
     let (ours, other) = (program("share"), program("share"));
     let pid = ours.id().to_string();
@@ -131,7 +131,7 @@ pub(crate) fn a_process_is_balanced_alone_and_when_it_ends_balancing_does() {
     assert_eq!(system(), before);
 }
 
-pub(crate) fn what_can_not_be_balanced_is_refused_and_nothing_is_changed() {
+pub(crate) fn impossible_balancing_is_refused_and_changes_nothing() {
     let before = system();
     let refused = |arguments: &[&str], says: &str| {
         let output = nearfar(&[&START[..], arguments].concat()).output().unwrap();
@@ -172,7 +172,7 @@ pub(crate) fn what_can_not_be_balanced_is_refused_and_nothing_is_changed() {
     assert_eq!(system(), before);
 }
 
-pub(crate) fn however_balancing_is_ended_settings_are_as_before() {
+pub(crate) fn settings_are_restored_after_any_end_of_balancing() {
     let times = std::env::var(ENDS).ok().and_then(|ends| ends.parse().ok()).unwrap_or(6);
     let before = system();
     let program = program("share");
@@ -211,7 +211,7 @@ pub(crate) fn however_balancing_is_ended_settings_are_as_before() {
     end(program);
 }
 
-pub(crate) fn of_a_cgroup_its_processes_are_watched_and_no_others() {
+pub(crate) fn only_processes_of_the_cgroup_are_sampled() {
     let before = system();
     let busy = Holder::start(&live(), "busy", "share");
     let waits = Holder::start(&live(), "waits", "input");

@@ -83,7 +83,7 @@ pub(crate) fn two_cgroups_under_load_stay_within_two_per_cent_of_their_budgets()
     [small, large, other].into_iter().for_each(Holder::end);
 }
 
-pub(crate) fn budgets_of_attributes_come_and_go_with_them() {
+pub(crate) fn budgets_of_cgroup_attributes_are_set_and_removed_with_them() {
     let before = system();
     let holder = Holder::start_at("marked", "touch", 0);
     done(&[&START[..], &["--near-attributes"]].concat());
@@ -126,14 +126,14 @@ pub(crate) fn budgets_of_attributes_come_and_go_with_them() {
     assert_eq!(system(), before);
 }
 
-pub(crate) fn they_say_when_they_are_ready_alive_and_stopping() {
+pub(crate) fn the_budget_service_notifies_systemd_when_ready_alive_and_stopping() {
     let before = system();
     let service = [&START[..], &["--foreground", "--near-attributes"]].concat();
     notifies(&mut nearfar(&service), "STATUS=keeping budgets of near memory");
     assert_eq!(system(), before);
 }
 
-pub(crate) fn budgets_that_cannot_be_are_refused_before_anything_is_set() {
+pub(crate) fn impossible_budgets_are_refused_before_anything_is_set() {
     let before = system();
     let holder = Holder::start_at("a", "input", 0);
     for (arguments, says) in [

@@ -21,7 +21,7 @@ fn compare(words: &[&str]) -> Value {
     serde_json::from_str(&printed(bench(&[&COMPARE[..], words].concat()))).unwrap()
 }
 
-pub(crate) fn programs_run_under_each_row_and_what_is_set_is_put_back() {
+pub(crate) fn programs_run_under_each_row_and_settings_are_restored() {
     let before = system();
     let rows = "first-touch,interleave,node-3,local,numa-balancing,carrefour";
     let found = compare(&["kmeans,settled", "--rows", rows, "--seconds", "2"]);
@@ -41,7 +41,7 @@ pub(crate) fn programs_run_under_each_row_and_what_is_set_is_put_back() {
     }
 }
 
-pub(crate) fn what_a_killed_comparison_has_set_is_put_back_by_the_next() {
+pub(crate) fn settings_of_a_killed_comparison_are_restored_by_the_next() {
     let was = balancing();
     std::fs::write(BALANCING, "0").unwrap();
     let words = ["kmeans", "--rows", "numa-balancing", "--seconds", "1000"];

@@ -43,7 +43,7 @@ fn assert_nothing_is_left() {
     }
 }
 
-pub(crate) fn each_node_is_told_of_and_nothing_is_left() {
+pub(crate) fn each_node_is_published_and_no_files_remain() {
     let daemon = start(&["--tierd"]);
     let found = status().unwrap();
     let ids: Vec<_> = found["nodes"]
@@ -77,7 +77,7 @@ fn pressures() -> [u32; 2] {
 }
 
 /// With timing on, memory that is used heavily is slower; with it off nothing is.
-pub(crate) fn memory_that_is_used_heavily_is_under_pressure_and_the_rest_is_not() {
+pub(crate) fn heavily_used_memory_is_under_pressure_and_other_memory_is_not() {
     assert_ne!(std::env::var("NEARFAR_LAB_TIMING").as_deref(), Ok("off"), "no plugin: make plugin");
     let daemon = start(&["--interval", "50"]);
     let idle = pressures();

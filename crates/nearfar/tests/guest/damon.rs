@@ -82,7 +82,7 @@ pub(crate) fn wait_with_room() {
     wait();
 }
 
-pub(crate) fn each_nodes_memory_is_seen_in_regions_and_all_is_put_back() {
+pub(crate) fn each_nodes_memory_is_monitored_in_regions_and_settings_are_restored() {
     let fs = live();
     let (before, journal) = (snapshot(&fs), journal(&fs));
     let specs = watching(&fs);
@@ -219,7 +219,7 @@ fn moved(fs: &RootFs, holder: &Holder, action: Action, [from, to]: [u16; 2]) {
     assert!(since.pgmigrate_success >= 50 * MIB / 4096 && since.demoted() == 0, "{since:?}");
 }
 
-pub(crate) fn cold_memory_of_a_cgroup_goes_far_and_hot_memory_comes_back() {
+pub(crate) fn cold_memory_of_a_cgroup_is_demoted_and_hot_memory_promoted() {
     let fs = live();
     let (before, journal) = (snapshot(&fs), journal(&fs));
     // Else the kernel would bring used pages near by itself.
@@ -237,7 +237,7 @@ pub(crate) fn cold_memory_of_a_cgroup_goes_far_and_hot_memory_comes_back() {
     assert_eq!(snapshot(&fs), before);
 }
 
-pub(crate) fn the_kernels_own_statistics_are_named_and_paused_and_go_on() {
+pub(crate) fn damon_stat_is_named_paused_and_resumed() {
     let fs = live();
     let (before, journal) = (snapshot(&fs), journal(&fs));
     assert_eq!(fs.read(STAT).unwrap().as_deref(), Some("Y\n"));
@@ -254,7 +254,7 @@ pub(crate) fn the_kernels_own_statistics_are_named_and_paused_and_go_on() {
     assert_eq!(holders(&fs).unwrap().len(), 1, "it runs again");
 }
 
-pub(crate) fn somebody_elses_kdamond_is_named_and_left_alone() {
+pub(crate) fn another_programs_kdamond_is_named_and_left_alone() {
     let fs = live();
     let (journal, nr) = (journal(&fs), format!("{KDAMONDS}/nr_kdamonds"));
     fs.write(&nr, "1").unwrap();
@@ -265,7 +265,7 @@ pub(crate) fn somebody_elses_kdamond_is_named_and_left_alone() {
     fs.write(&nr, "0").unwrap();
 }
 
-pub(crate) fn types_tell_of_damon_what_a_trial_finds() {
+pub(crate) fn btf_types_show_the_same_features_of_damon_as_a_trial() {
     let fs = live();
     let before = snapshot(&fs);
     let tried = offers::trial(&fs, &journal(&fs)).unwrap();
@@ -309,7 +309,7 @@ pub(crate) fn changes_take_effect_while_damon_runs() {
     assert_eq!(snapshot(&fs), before);
 }
 
-/// The part of [`a_killed_session_is_put_back_by_the_next`] that runs in the killed process.
+/// The part of [`settings_of_a_killed_session_are_restored_by_the_next`] that runs in the killed process.
 pub(crate) fn killed() {
     let fs = live();
     let journal = journal(&fs);
@@ -318,7 +318,7 @@ pub(crate) fn killed() {
     rustix::process::kill_process(me, rustix::process::Signal::KILL).unwrap();
 }
 
-pub(crate) fn a_killed_session_is_put_back_by_the_next() {
+pub(crate) fn settings_of_a_killed_session_are_restored_by_the_next() {
     let fs = live();
     let (before, journal) = (snapshot(&fs), journal(&fs));
     let die = || {
@@ -354,7 +354,7 @@ S/watermarks/metric none|0/contexts/0/monitoring_attrs/nr_regions/min 2|0/state 
 0/contexts/0/monitoring_attrs/nr_regions/min 10|0/state on|0/state on|0/state commit|0/state update_schemes_stats|\
 0/state nonsense|nr_kdamonds 0|damon_stat Y|0/state off|nr_kdamonds 0|damon_stat Y";
 
-pub(crate) fn the_fake_kernel_answers_as_this_one_does() {
+pub(crate) fn the_fake_kernel_answers_like_the_real_one() {
     let fs = live();
     let (before, new) = (snapshot(&fs), Path::new("/sys/module/damon_stat").exists());
     let fake = FakeFs::damon(if new { Damon::Linux7_2 } else { Damon::Linux6_12 });

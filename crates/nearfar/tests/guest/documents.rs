@@ -8,7 +8,7 @@ use crate::inside::{STATE, done, libraries};
 use crate::shown::{DEMO, IN_GUEST, matches, sessions};
 use crate::tier::system;
 
-pub(crate) fn commands_succeed_and_leave_nothing() {
+pub(crate) fn documented_commands_succeed_and_leave_nothing() {
     let (before, mut failed) = (system(), Vec::new());
     for (command, run) in COMMANDS.iter().flat_map(|(_, listed)| *listed) {
         let script = match run {
@@ -52,7 +52,7 @@ fn without_figures(text: &str) -> String {
     masked
 }
 
-pub(crate) fn sessions_print_what_the_documents_show() {
+pub(crate) fn documented_sessions_print_the_shown_output() {
     let before = system();
     assert_eq!(without_figures("12 of 3.45 x, 1,000. 7 of 8.."), "# of # x, #. # of #..");
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

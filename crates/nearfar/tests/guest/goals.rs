@@ -99,7 +99,7 @@ fn held(how: &str, test: impl Fn(&RootFs, &Journal<'_>, &Holder)) {
     assert_eq!(snapshot(&fs), before);
 }
 
-pub(crate) fn goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere() {
+pub(crate) fn goals_are_accepted_if_the_kernel_has_them_and_else_refused_entirely() {
     held("input", |fs, journal, holder| {
         let features = offers::detect(fs, Asked::Live);
         let path = holder.group.clone();
@@ -132,7 +132,7 @@ pub(crate) fn goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewh
     });
 }
 
-pub(crate) fn what_the_user_tells_steers_the_quota_in_steps_from_a_byte() {
+pub(crate) fn user_input_steers_the_quota_in_steps_from_one_byte() {
     held("input", |fs, journal, holder| {
         // Asleep, so that only the quota is looked at.
         let quotas = towards(Metric::UserInput, 1000, [1, 100]);
@@ -170,7 +170,7 @@ pub(crate) fn what_the_user_tells_steers_the_quota_in_steps_from_a_byte() {
     });
 }
 
-pub(crate) fn a_goal_of_free_memory_moves_what_it_may_and_then_nothing() {
+pub(crate) fn a_goal_of_free_memory_migrates_up_to_its_quota_and_then_stops() {
     held("input", |fs, journal, holder| {
         // Some 30 of the node's 1900 MiB more.
         let goal = free_bp(fs) + 160;
@@ -188,7 +188,7 @@ pub(crate) fn a_goal_of_free_memory_moves_what_it_may_and_then_nothing() {
     });
 }
 
-pub(crate) fn a_goal_of_a_cgroups_memory_fades_once_it_is_reached() {
+pub(crate) fn the_quota_of_a_cgroup_goal_shrinks_once_it_is_reached() {
     held("input", |fs, journal, holder| {
         let all = Quotas { bytes: 1 << 30, reset_interval_ms: 1000, ..Quotas::default() };
         let away = watching(fs, &[0], moving(holder, 1, all));
@@ -206,7 +206,7 @@ pub(crate) fn a_goal_of_a_cgroups_memory_fades_once_it_is_reached() {
     });
 }
 
-pub(crate) fn a_goal_of_memory_that_fits_is_a_share_of_the_pages_that_are_watched() {
+pub(crate) fn a_goal_of_eligible_memory_is_a_share_of_the_monitored_pages() {
     held("input", |fs, journal, holder| {
         // Everything fits. Of the pages in use on both nodes few are far as yet.
         let goal = |target| {

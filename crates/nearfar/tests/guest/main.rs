@@ -130,123 +130,123 @@ macro_rules! tests {
 
 /// Tests that leave memory of this program on far nodes come last, because others check the share of used memory there.
 const TESTS: &[Test] = tests! {
-    record: memory_that_a_program_uses_is_found_accessed_and_placed on [OLD, NEW],
-        memory_of_a_program_alone_on_its_cpu_is_found_accessed on [OLD, NEW],
-        an_interrupted_recording_is_whole_and_another_one_beside_it_is_refused on [OLD, NEW],
-        what_a_recorded_command_starts_is_recorded_with_it on [OLD, NEW],
-        of_more_processes_than_can_be_watched_the_record_says_so on [OLD, NEW],
-        intervals_are_tuned_where_the_kernel_can on [OLD, NEW],
-        on_a_terminal_a_line_shows_how_far_it_is on [NEW],
-        what_a_killed_recording_left_is_put_back_by_the_next on [NEW],
-        damon_that_the_kernel_holds_stays_with_it_if_asked on [NEW];
-    weights: writing_a_weight_turns_the_automatic_ones_off_and_auto_brings_them_back on [NEW, THREE],
-        what_is_no_weight_is_refused_by_the_kernel on [OLD, NEW],
+    record: a_programs_accesses_and_nodes_are_recorded on [OLD, NEW],
+        a_program_alone_on_its_cpu_has_its_accesses_recorded on [OLD, NEW],
+        an_interrupted_recording_is_complete_and_a_concurrent_one_is_refused on [OLD, NEW],
+        children_of_a_recorded_command_are_recorded on [OLD, NEW],
+        a_record_states_that_some_processes_could_not_be_monitored on [OLD, NEW],
+        intervals_are_tuned_if_the_kernel_supports_it on [OLD, NEW],
+        on_a_terminal_a_status_line_shows_progress on [NEW],
+        settings_of_a_killed_recording_are_restored_by_the_next on [NEW],
+        damon_stat_keeps_running_on_request on [NEW];
+    weights: writing_a_weight_disables_automatic_ones_and_auto_enables_them on [NEW, THREE],
+        the_kernel_refuses_invalid_weights on [OLD, NEW],
         applied_weights_are_in_force_and_restore_undoes_them on GUESTS,
         without_root_nothing_is_set_and_the_capability_is_named on [OLD];
-    placement: bound_memory_is_where_it_was_bound on [OLD, NEW],
-        preferred_and_interleaved_memory_is_where_it_should_be on [OLD],
-        a_report_has_seen_what_the_program_held on [OLD],
-        automatic_weights_spread_pages_as_bandwidths_stand on GUESTS,
-        weights_set_for_a_run_are_put_back_when_it_ends on [OLD],
-        weights_of_a_killed_run_are_put_back_by_the_next on [OLD],
-        two_runs_share_weights_and_the_last_puts_them_back on [OLD],
+    placement: bound_memory_is_on_its_nodes on [OLD, NEW],
+        preferred_and_interleaved_memory_is_on_its_nodes on [OLD],
+        a_report_has_the_programs_peak_memory on [OLD],
+        automatic_weights_distribute_pages_by_bandwidth on GUESTS,
+        weights_set_for_a_run_are_restored_when_it_ends on [OLD],
+        weights_of_a_killed_run_are_restored_by_the_next on [OLD],
+        two_runs_share_weights_and_the_last_restores_them on [OLD],
         a_run_without_a_parent_leaves_weights_to_restore on [OLD],
-        without_root_a_run_uses_weights_that_suit_and_refuses_others on [OLD],
-        weights_of_a_programs_own_hold_for_stack_static_data_and_children on [OLD, NEW];
-    tier: used_memory_comes_near_and_all_is_put_back on [SMALL_OLD, SMALL_NEW],
-        however_it_is_ended_the_system_is_as_before on [SMALL_OLD, SMALL_NEW],
-        what_can_not_be_tiered_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
-        room_for_new_pages_is_kept_between_looks on [SMALL_OLD, SMALL_NEW],
-        of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_ends on [SMALL_OLD, SMALL_NEW],
-        what_someone_else_has_changed_is_left_alone on [SMALL_OLD],
-        it_says_when_it_is_ready_alive_and_stopping on [SMALL_NEW];
-    tiers: what_is_hot_in_the_slowest_tier_ends_in_the_fastest_and_what_is_cold_goes_down on [THREE_OLD, THREE_NEW],
-        tiers_are_those_that_are_named on [THREE_OLD, THREE_NEW],
+        without_root_a_run_uses_matching_weights_and_refuses_others on [OLD],
+        a_programs_own_weights_apply_to_stack_static_data_and_children on [OLD, NEW];
+    tier: used_memory_is_promoted_and_settings_are_restored on [SMALL_OLD, SMALL_NEW],
+        the_system_is_restored_after_any_end_of_tiering on [SMALL_OLD, SMALL_NEW],
+        impossible_tiering_is_refused_and_changes_nothing on [SMALL_OLD, SMALL_NEW],
+        free_near_memory_is_maintained_between_scans on [SMALL_OLD, SMALL_NEW],
+        only_the_cgroups_memory_is_tiered_and_tiering_ends_with_it on [SMALL_OLD, SMALL_NEW],
+        settings_changed_by_others_are_left_alone on [SMALL_OLD],
+        balancing_notifies_systemd_when_ready_alive_and_stopping on [SMALL_NEW];
+    tiers: hot_pages_of_the_slowest_tier_reach_the_fastest_and_cold_ones_are_demoted on [THREE_OLD, THREE_NEW],
+        tiering_uses_the_named_tiers on [THREE_OLD, THREE_NEW],
         a_socket_demotes_to_its_own_far_node_first on [SOCKETS_OLD, SOCKETS_NEW],
-        memory_goes_offline_and_comes_back_while_it_is_tiered on [THREE_OLD, THREE_NEW],
-        without_its_last_far_node_tiering_ends_and_says_so on [DEVICE_OLD];
+        memory_can_go_offline_and_online_during_tiering on [THREE_OLD, THREE_NEW],
+        without_its_last_far_node_tiering_ends_with_a_message on [DEVICE_OLD];
     budget: two_cgroups_under_load_stay_within_two_per_cent_of_their_budgets on [OLD, NEW],
-        budgets_of_attributes_come_and_go_with_them on [SMALL_OLD, SMALL_NEW],
-        budgets_that_cannot_be_are_refused_before_anything_is_set on [SMALL_NEW],
-        they_say_when_they_are_ready_alive_and_stopping on [SMALL_NEW];
-    moving: pages_of_another_process_go_where_they_should_and_are_counted_right on [SMALL_OLD, SMALL_NEW],
-        memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was on [SMALL_OLD, SMALL_NEW],
-        a_full_node_takes_no_more_and_nothing_is_lost on [SMALL_OLD, SMALL_NEW],
-        a_process_that_ends_or_becomes_another_while_it_is_moved_is_left on [SMALL_OLD, SMALL_NEW],
+        budgets_of_cgroup_attributes_are_set_and_removed_with_them on [SMALL_OLD, SMALL_NEW],
+        impossible_budgets_are_refused_before_anything_is_set on [SMALL_NEW],
+        the_budget_service_notifies_systemd_when_ready_alive_and_stopping on [SMALL_NEW];
+    moving: pages_of_another_process_reach_their_nodes_and_are_counted on [SMALL_OLD, SMALL_NEW],
+        the_move_command_moves_a_programs_memory_and_reverts_it on [SMALL_OLD, SMALL_NEW],
+        a_move_to_a_full_node_stops_and_loses_nothing on [SMALL_OLD, SMALL_NEW],
+        a_move_stops_if_the_process_ends_or_its_pid_is_reused on [SMALL_OLD, SMALL_NEW],
         a_huge_page_of_another_process_is_split_joined_and_moved_whole on [SMALL_OLD, SMALL_NEW],
-        what_is_bound_stays_where_it_is_bound on [SMALL_OLD, SMALL_NEW],
-        a_cpuset_is_kept_to on [SMALL_OLD, SMALL_NEW];
-    balance: faults_alone_show_what_is_used_and_settings_are_put_back on [FOUR_OLD, FOUR_NEW],
-        a_process_is_balanced_alone_and_when_it_ends_balancing_does on [FOUR_TIMED],
-        of_a_cgroup_its_processes_are_watched_and_no_others on [FOUR_OLD, FOUR_NEW],
-        what_can_not_be_balanced_is_refused_and_nothing_is_changed on [FOUR_OLD, FOUR_NEW],
-        however_balancing_is_ended_settings_are_as_before on [FOUR_OLD, FOUR_NEW],
-        it_says_when_it_is_ready_alive_and_stopping on [FOUR_NEW];
-    compared: programs_run_under_each_row_and_what_is_set_is_put_back on [FOUR_NEW],
-        what_a_killed_comparison_has_set_is_put_back_by_the_next on [FOUR_OLD];
-    scope: options_are_shown_changed_while_it_runs_saved_and_taken_from_a_file on [SMALL_OLD, SMALL_NEW],
-        a_file_of_options_that_is_wrong_is_refused_with_its_line_and_nothing_is_changed on [SMALL_NEW],
-        a_process_tree_is_tiered_by_its_cgroup_if_that_holds_nothing_else on [SMALL_OLD, SMALL_NEW],
-        what_it_does_is_recorded_and_if_that_fails_tiering_goes_on on [SMALL_OLD, SMALL_NEW],
-        a_run_is_tiered_alone_as_long_as_it_lasts_and_ends_as_its_program_does on [SMALL_OLD, SMALL_NEW],
-        what_can_not_be_run_with_tiering_is_refused_and_nothing_is_changed on [SMALL_OLD, SMALL_NEW],
-        what_a_killed_run_with_tiering_has_set_is_put_back on [SMALL_OLD, SMALL_NEW],
-        tiering_goes_on_for_what_a_run_leaves_and_can_be_stopped_without_the_run on [SMALL_OLD, SMALL_NEW];
-    races: whoever_wins_a_race_of_starts_stops_and_kills_all_is_as_before on [SMALL_OLD, SMALL_NEW],
-        a_stop_ends_a_start_that_is_under_way on [SMALL_OLD, SMALL_NEW],
-        another_users_lock_ends_in_an_error_with_its_holder_and_settings_are_put_back on [SMALL_OLD];
-    readme: plain_commands_work_and_leave_nothing on [OLD, NEW],
-        off_ends_and_restores_all_after_any_end_of_a_service on [OLD, NEW];
-    documents: commands_succeed_and_leave_nothing on [OLD, NEW],
-        sessions_print_what_the_documents_show on [TIMED];
-    goals: goals_are_taken_where_the_kernel_has_them_and_refused_whole_elsewhere on [OLD, NEW],
+        bound_memory_stays_on_its_nodes on [SMALL_OLD, SMALL_NEW],
+        a_move_respects_the_cpuset on [SMALL_OLD, SMALL_NEW];
+    balance: hint_faults_alone_find_used_pages_and_settings_are_restored on [FOUR_OLD, FOUR_NEW],
+        balancing_of_one_process_ends_with_it on [FOUR_TIMED],
+        only_processes_of_the_cgroup_are_sampled on [FOUR_OLD, FOUR_NEW],
+        impossible_balancing_is_refused_and_changes_nothing on [FOUR_OLD, FOUR_NEW],
+        settings_are_restored_after_any_end_of_balancing on [FOUR_OLD, FOUR_NEW],
+        balancing_notifies_systemd_when_ready_alive_and_stopping on [FOUR_NEW];
+    compared: programs_run_under_each_row_and_settings_are_restored on [FOUR_NEW],
+        settings_of_a_killed_comparison_are_restored_by_the_next on [FOUR_OLD];
+    scope: options_are_shown_changed_at_run_time_saved_and_loaded on [SMALL_OLD, SMALL_NEW],
+        an_invalid_option_file_is_refused_with_its_line_and_changes_nothing on [SMALL_NEW],
+        a_process_tree_is_tiered_by_its_cgroup_if_it_is_alone_there on [SMALL_OLD, SMALL_NEW],
+        tiering_is_recorded_and_continues_if_recording_fails on [SMALL_OLD, SMALL_NEW],
+        tiering_of_a_run_is_limited_to_it_and_ends_with_its_program on [SMALL_OLD, SMALL_NEW],
+        an_impossible_run_with_tiering_is_refused_and_changes_nothing on [SMALL_OLD, SMALL_NEW],
+        settings_of_a_killed_run_with_tiering_are_restored on [SMALL_OLD, SMALL_NEW],
+        tiering_continues_for_children_of_an_ended_run_and_can_be_stopped on [SMALL_OLD, SMALL_NEW];
+    races: settings_are_restored_after_any_race_of_starts_stops_and_kills on [SMALL_OLD, SMALL_NEW],
+        a_stop_ends_a_start_in_progress on [SMALL_OLD, SMALL_NEW],
+        another_users_lock_is_an_error_with_its_holder_and_settings_are_restored on [SMALL_OLD];
+    readme: plain_commands_succeed_and_leave_nothing on [OLD, NEW],
+        off_stops_and_restores_everything_after_any_end_of_a_service on [OLD, NEW];
+    documents: documented_commands_succeed_and_leave_nothing on [OLD, NEW],
+        documented_sessions_print_the_shown_output on [TIMED];
+    goals: goals_are_accepted_if_the_kernel_has_them_and_else_refused_entirely on [OLD, NEW],
         a_quota_holds_from_the_start_for_a_scheme_that_slept_its_first_interval on [OLD, NEW],
-        what_the_user_tells_steers_the_quota_in_steps_from_a_byte on [OLD, NEW],
-        a_goal_of_free_memory_moves_what_it_may_and_then_nothing on [NEW],
-        a_goal_of_a_cgroups_memory_fades_once_it_is_reached on [NEW],
-        a_goal_of_memory_that_fits_is_a_share_of_the_pages_that_are_watched on [NEW],
+        user_input_steers_the_quota_in_steps_from_one_byte on [OLD, NEW],
+        a_goal_of_free_memory_migrates_up_to_its_quota_and_then_stops on [NEW],
+        the_quota_of_a_cgroup_goal_shrinks_once_it_is_reached on [NEW],
+        a_goal_of_eligible_memory_is_a_share_of_the_monitored_pages on [NEW],
         pages_of_a_process_are_spread_by_weight on [NEW];
-    sense: faults_tell_pages_nodes_and_writes_of_a_program_and_the_setting_is_put_back on [OLD, NEW],
-        what_a_killed_sensor_has_set_is_put_back_by_the_next on [OLD, NEW],
-        the_doctor_tells_which_sensors_can_be_used_and_why_others_can_not on [OLD, NEW],
-        damon_shows_how_much_of_a_program_is_used_and_is_left_as_it_was on [OLD],
-        the_labs_pmu_tells_lines_and_pages_of_a_program_and_is_named_as_emulated on [TIMED],
-        latency_of_both_nodes_is_the_machines_and_repeats on [TIMED];
-    workload: a_program_waits_with_its_memory_and_finds_its_hot_pages_where_they_were_placed on [OLD, NEW];
-    damon: the_fake_kernel_answers_as_this_one_does on [OLD, NEW],
-        types_tell_of_damon_what_a_trial_finds on [OLD, NEW],
-        the_kernels_own_statistics_are_named_and_paused_and_go_on on [NEW],
-        somebody_elses_kdamond_is_named_and_left_alone on [OLD],
-        each_nodes_memory_is_seen_in_regions_and_all_is_put_back on [OLD, NEW],
+    sense: hint_faults_show_a_programs_pages_nodes_and_writes_and_are_restored on [OLD, NEW],
+        settings_of_a_killed_sensor_are_restored_by_the_next on [OLD, NEW],
+        doctor_lists_usable_sensors_and_the_reason_for_others on [OLD, NEW],
+        damon_measures_a_programs_used_memory_and_is_restored on [OLD],
+        the_labs_pmu_counts_a_programs_lines_and_pages_and_is_marked_emulated on [TIMED],
+        the_measured_latency_of_both_nodes_is_the_machines_and_repeatable on [TIMED];
+    workload: a_waiting_program_keeps_its_memory_and_finds_its_hot_pages_as_placed on [OLD, NEW];
+    damon: the_fake_kernel_answers_like_the_real_one on [OLD, NEW],
+        btf_types_show_the_same_features_of_damon_as_a_trial on [OLD, NEW],
+        damon_stat_is_named_paused_and_resumed on [NEW],
+        another_programs_kdamond_is_named_and_left_alone on [OLD],
+        each_nodes_memory_is_monitored_in_regions_and_settings_are_restored on [OLD, NEW],
         changes_take_effect_while_damon_runs on [OLD, NEW],
-        a_killed_session_is_put_back_by_the_next on [OLD, NEW],
-        cold_memory_of_a_cgroup_goes_far_and_hot_memory_comes_back on [OLD, NEW];
-    alloc: what_is_of_a_kind_is_on_its_nodes_and_no_others on [OLD, NEW],
-        weights_of_a_kind_hold_whatever_the_machines_are on [OLD, NEW],
-        one_object_may_have_weights_of_its_own on [OLD],
-        what_a_kind_has_no_room_for_is_on_the_nodes_of_its_spill on [OLD],
-        a_program_that_knows_nothing_of_it_has_its_heap_where_it_is_to_be on [OLD, NEW],
-        programs_of_hmsdk_and_smdk_have_their_memory_where_they_ask_for_it on [OLD];
+        settings_of_a_killed_session_are_restored_by_the_next on [OLD, NEW],
+        cold_memory_of_a_cgroup_is_demoted_and_hot_memory_promoted on [OLD, NEW];
+    alloc: objects_of_a_kind_are_on_its_nodes_only on [OLD, NEW],
+        weights_of_a_kind_override_the_machines on [OLD, NEW],
+        a_single_object_may_have_its_own_weights on [OLD],
+        objects_beyond_a_kinds_capacity_are_on_its_spill_nodes on [OLD],
+        an_unmodified_programs_heap_is_on_the_requested_nodes on [OLD, NEW],
+        programs_for_hmsdk_and_smdk_get_memory_on_the_requested_nodes on [OLD];
     replicated: each_copy_is_on_its_node_and_read_from_there on [FOUR_OLD, FOUR_NEW],
-        copies_are_made_where_they_are_read_and_nowhere_else on [FOUR_OLD, FOUR_NEW],
-        a_node_without_cpus_has_a_copy_only_if_it_is_named on [OLD],
-        more_than_a_node_has_is_refused_by_its_name on [FOUR_NEW],
-        threads_on_all_nodes_see_rows_whole_and_never_older on [FOUR_OLD, FOUR_NEW];
-    placement: programs_run_in_memory_of_an_emulated_cxl_device on [DEVICE_OLD, DEVICE_NEW];
-    topo: printed_commands_make_a_node_of_cxl_memory_that_is_not_in_use on [IDLE_OLD, IDLE_NEW],
+        copies_are_created_only_on_nodes_that_read_them on [FOUR_OLD, FOUR_NEW],
+        a_node_without_cpus_has_a_copy_only_if_named on [OLD],
+        a_region_larger_than_a_node_is_refused_and_the_node_named on [FOUR_NEW],
+        threads_on_all_nodes_read_consistent_rows_that_never_go_back on [FOUR_OLD, FOUR_NEW];
+    placement: programs_run_in_the_memory_of_an_emulated_cxl_device on [DEVICE_OLD, DEVICE_NEW];
+    topo: the_printed_commands_turn_unused_cxl_memory_into_a_node on [IDLE_OLD, IDLE_NEW],
         pages_with_memory_errors_are_counted on [OLD, NEW];
-    vm: a_backend_of_cxl_memory_is_on_the_cxl_node_and_verified
+    vm: a_cxl_backend_is_on_the_cxl_node_and_verified
             on [THREE, THREE_OLD, DEVICE_OLD, DEVICE_NEW],
-        weights_of_three_to_one_are_three_to_one_within_a_huge_page on [OLD, NEW],
+        weights_of_three_to_one_apply_within_a_huge_page on [OLD, NEW],
         huge_pages_have_weights_by_a_preloaded_library on [OLD, NEW],
-        a_kind_that_is_absent_is_refused_before_qemu_starts on [OLD, NEW],
+        an_absent_kind_is_refused_before_qemu_starts on [OLD, NEW],
         two_machines_have_their_memory_on_two_cxl_nodes on [SOCKETS_OLD, SOCKETS_NEW],
         a_running_machine_moves_to_far_memory_and_back_with_its_contents on [OLD, NEW],
-        all_of_a_machine_moves_and_its_policies_are_rebound_by_its_cpuset on [OLD, NEW];
-    daemon: each_node_is_told_of_and_nothing_is_left on [OLD, NEW],
-        memory_that_is_used_heavily_is_under_pressure_and_the_rest_is_not on [TIMED];
-    pods: redis_in_a_pod_is_placed_by_each_annotation_and_nothing_is_left on [NEW],
-        policies_that_a_runtime_ignores_are_found_out on [NEW];
+        a_whole_machine_moves_and_its_cpuset_rebinds_its_policies on [OLD, NEW];
+    daemon: each_node_is_published_and_no_files_remain on [OLD, NEW],
+        heavily_used_memory_is_under_pressure_and_other_memory_is_not on [TIMED];
+    pods: redis_in_a_pod_is_placed_by_each_annotation_and_leaves_nothing on [NEW],
+        policies_ignored_by_the_runtime_are_detected on [NEW];
 };
 
 /// Tests of this module run only if they are named: they need programs that `make kubernetes` builds.

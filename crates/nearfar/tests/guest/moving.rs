@@ -47,7 +47,7 @@ fn move_all(mover: &mut Mover, pid: u32, to: u16, mut until: impl FnMut(&Mover) 
     }
 }
 
-pub(crate) fn pages_of_another_process_go_where_they_should_and_are_counted_right() {
+pub(crate) fn pages_of_another_process_reach_their_nodes_and_are_counted() {
     let holder = Holder::start_at("held", "input", 1);
     let mut mover = mover();
     assert!(mib_on(holder.pid(), 1) >= 60);
@@ -65,7 +65,7 @@ pub(crate) fn pages_of_another_process_go_where_they_should_and_are_counted_righ
     holder.end();
 }
 
-pub(crate) fn memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was() {
+pub(crate) fn the_move_command_moves_a_programs_memory_and_reverts_it() {
     let holder = Holder::start_at("held", "input", 0);
     let (pid, saved) = (holder.pid().to_string(), "/tmp/moved.json");
     let _ = std::fs::remove_file(saved);
@@ -106,7 +106,7 @@ pub(crate) fn memory_of_a_program_is_moved_by_a_command_and_back_to_where_it_was
     assert!(said.contains("has ended") && said.contains("nothing is left to move back"), "{said}");
 }
 
-pub(crate) fn a_full_node_takes_no_more_and_nothing_is_lost() {
+pub(crate) fn a_move_to_a_full_node_stops_and_loses_nothing() {
     let holders: Vec<Holder> =
         (0..4).map(|number| Holder::start_at(&format!("held{number}"), "input", 1)).collect();
     let mut mover = mover();
@@ -126,7 +126,7 @@ pub(crate) fn a_full_node_takes_no_more_and_nothing_is_lost() {
     holders.into_iter().for_each(Holder::end);
 }
 
-pub(crate) fn a_process_that_ends_or_becomes_another_while_it_is_moved_is_left() {
+pub(crate) fn a_move_stops_if_the_process_ends_or_its_pid_is_reused() {
     let mut holder = Holder::start_at("held", "input", 1);
     let pid = holder.pid();
     let mut mover = mover();
@@ -182,7 +182,7 @@ pub(crate) fn a_huge_page_of_another_process_is_split_joined_and_moved_whole() {
     holder.end();
 }
 
-pub(crate) fn what_is_bound_stays_where_it_is_bound() {
+pub(crate) fn bound_memory_stays_on_its_nodes() {
     let holder = Holder::start_bound_to("held", "input", 1);
     let mut mover = mover();
     move_all(&mut mover, holder.pid(), 0, |_| false);
@@ -191,7 +191,7 @@ pub(crate) fn what_is_bound_stays_where_it_is_bound() {
     holder.end();
 }
 
-pub(crate) fn a_cpuset_is_kept_to() {
+pub(crate) fn a_move_respects_the_cpuset() {
     let holder = Holder::start_at("held", "input", 1);
     let mount = nearfar_kernel::cgroup::Hierarchy::find(&live()).unwrap().mount();
     std::fs::write(format!("{mount}/cgroup.subtree_control"), "+cpuset").unwrap();

@@ -18,7 +18,7 @@ use crate::inside::{
 /// A holder holds 64 MiB and has a little more.
 const HELD: u64 = 64;
 
-pub(crate) fn bound_memory_is_where_it_was_bound() {
+pub(crate) fn bound_memory_is_on_its_nodes() {
     for far in [&["-m", "far"][..], &["-m", "cxl", "-C", "0"], &["-m", "1"]] {
         let [near_mib, far_mib, _] = held(far);
         assert!(far_mib >= HELD && near_mib < 8, "{far:?}: {near_mib} near, {far_mib} far");
@@ -28,7 +28,7 @@ pub(crate) fn bound_memory_is_where_it_was_bound() {
 }
 
 /// Devices of the emulator read and write this memory for the guest, as when a program's pages are read from the host.
-pub(crate) fn programs_run_in_memory_of_an_emulated_cxl_device() {
+pub(crate) fn programs_run_in_the_memory_of_an_emulated_cxl_device() {
     let file = "/tmp/nearfar-cxl.json";
     done(&[
         "run",
@@ -46,7 +46,7 @@ pub(crate) fn programs_run_in_memory_of_an_emulated_cxl_device() {
     assert!(cxl["kind"] == "cxl" && cxl["peak_bytes"].as_u64().unwrap() > 0, "{report}");
 }
 
-pub(crate) fn preferred_and_interleaved_memory_is_where_it_should_be() {
+pub(crate) fn preferred_and_interleaved_memory_is_on_its_nodes() {
     for options in [&["-p", "1"][..], &["-P", "far"]] {
         let mib = held(options);
         assert!(mib[1] >= HELD, "{options:?}: {mib:?}");
@@ -60,7 +60,7 @@ pub(crate) fn preferred_and_interleaved_memory_is_where_it_should_be() {
     assert!(half[0].abs_diff(half[1]) <= 8 && half[0] + half[1] >= HELD - 1, "{half:?}");
 }
 
-pub(crate) fn a_report_has_seen_what_the_program_held() {
+pub(crate) fn a_report_has_the_programs_peak_memory() {
     let file = "/tmp/nearfar-report.json";
     let holder = std::env::current_exe().unwrap();
     let sink = format!("--report={file}");
@@ -85,7 +85,7 @@ fn shares() -> Vec<u64> {
     nodes.iter().map(|node| of(node) * 100 / all).collect()
 }
 
-pub(crate) fn automatic_weights_spread_pages_as_bandwidths_stand() {
+pub(crate) fn automatic_weights_distribute_pages_by_bandwidth() {
     let shares = shares();
     let mib = spread(&["-w", "auto"]);
     let all: u64 = mib.iter().sum();
@@ -96,7 +96,7 @@ pub(crate) fn automatic_weights_spread_pages_as_bandwidths_stand() {
     }
 }
 
-pub(crate) fn weights_set_for_a_run_are_put_back_when_it_ends() {
+pub(crate) fn weights_set_for_a_run_are_restored_when_it_ends() {
     let before = weights();
     let run = long_run(&["-w", "auto"]);
     assert_eq!(weights(), "2:1");
@@ -110,7 +110,7 @@ pub(crate) fn weights_set_for_a_run_are_put_back_when_it_ends() {
     }
 }
 
-pub(crate) fn weights_of_a_killed_run_are_put_back_by_the_next() {
+pub(crate) fn weights_of_a_killed_run_are_restored_by_the_next() {
     let before = weights();
     for next in
         [&["weights", "--restore"][..], &["run", "-w", "auto", "--report=/dev/null", "true"]]
@@ -124,7 +124,7 @@ pub(crate) fn weights_of_a_killed_run_are_put_back_by_the_next() {
     }
 }
 
-pub(crate) fn two_runs_share_weights_and_the_last_puts_them_back() {
+pub(crate) fn two_runs_share_weights_and_the_last_restores_them() {
     let before = weights();
     let first = long_run(&["-w", "auto"]);
     let second = long_run(&["-w", "auto"]);
@@ -146,7 +146,7 @@ pub(crate) fn a_run_without_a_parent_leaves_weights_to_restore() {
     assert_eq!(weights(), before);
 }
 
-pub(crate) fn without_root_a_run_uses_weights_that_suit_and_refuses_others() {
+pub(crate) fn without_root_a_run_uses_matching_weights_and_refuses_others() {
     let output = unprivileged(&["run", "-w", "auto", "true"]);
     let text = error(&output);
     assert_eq!(output.status.code(), Some(125), "{output:?}");
@@ -187,7 +187,7 @@ fn large(fs: &RootFs, parent: u32) -> Vec<Mapping> {
     all.filter(|mapping| mapping.is_private && mapping.resident() >= Bytes(24 << 20)).collect()
 }
 
-pub(crate) fn weights_of_a_programs_own_hold_for_stack_static_data_and_children() {
+pub(crate) fn a_programs_own_weights_apply_to_stack_static_data_and_children() {
     let (fs, before) = (RootFs::live().unwrap(), weights());
     let program = std::env::current_exe().unwrap();
     let mut run = nearfar(&["run", "-w", "near=3,far=1", "--", program.to_str().unwrap()]);

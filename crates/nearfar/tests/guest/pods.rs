@@ -113,7 +113,7 @@ fn far_share(pid: u32) -> u64 {
     nodes.get(&1).copied().unwrap_or(0) * 100 / all.max(1)
 }
 
-pub(crate) fn redis_in_a_pod_is_placed_by_each_annotation_and_nothing_is_left() {
+pub(crate) fn redis_in_a_pod_is_placed_by_each_annotation_and_leaves_nothing() {
     let before = system();
     let classes = Path::new("/tmp/classes.json");
     fs::write(classes, r#"{"far-first": {"mode": "MPOL_PREFERRED", "nodes": "1"}}"#).unwrap();
@@ -221,7 +221,7 @@ fn all_gone() {
 }
 
 /// A runtime ignores a policy that it does not know, without an error: the plugin says so.
-pub(crate) fn policies_that_a_runtime_ignores_are_found_out() {
+pub(crate) fn policies_ignored_by_the_runtime_are_detected() {
     let old_runc = Versions { runc: "old/runc", ..CURRENT };
     let node = Node::start("old-runc", &old_runc, &[]);
     node.pod("far", &json!({"nearfar.io/memory": "far"}), &json!({}), 24);

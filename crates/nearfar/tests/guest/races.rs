@@ -97,7 +97,7 @@ fn off() {
     assert!(status.success(), "off: {status} {said}");
 }
 
-pub(crate) fn whoever_wins_a_race_of_starts_stops_and_kills_all_is_as_before() {
+pub(crate) fn settings_are_restored_after_any_race_of_starts_stops_and_kills() {
     let times = std::env::var(RACES).ok().and_then(|times| times.parse().ok()).unwrap_or(6);
     let before = (system(), weights());
     let mut program = far_program();
@@ -149,7 +149,7 @@ pub(crate) fn whoever_wins_a_race_of_starts_stops_and_kills_all_is_as_before() {
     assert!(program.wait().unwrap().success());
 }
 
-pub(crate) fn a_stop_ends_a_start_that_is_under_way() {
+pub(crate) fn a_stop_ends_a_start_in_progress() {
     let before = system();
     let mut program = far_program();
     for (command, service) in &STARTED[..2] {
@@ -170,7 +170,7 @@ pub(crate) fn a_stop_ends_a_start_that_is_under_way() {
     assert!(program.wait().unwrap().success());
 }
 
-pub(crate) fn another_users_lock_ends_in_an_error_with_its_holder_and_settings_are_put_back() {
+pub(crate) fn another_users_lock_is_an_error_with_its_holder_and_settings_are_restored() {
     let before = system();
     done(&["tier", "start"]);
     let lock = format!("{STATE}/journal/lock");

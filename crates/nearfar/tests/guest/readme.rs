@@ -30,7 +30,7 @@ const PLAIN: [(&str, &[&str]); 12] = [
     ),
 ];
 
-pub(crate) fn plain_commands_work_and_leave_nothing() {
+pub(crate) fn plain_commands_succeed_and_leave_nothing() {
     let before = system();
     for (shown, arguments) in PLAIN {
         assert!(README.contains(shown), "the README has no `{shown}` any more");
@@ -61,7 +61,7 @@ fn kill(service: &str) {
     }
 }
 
-pub(crate) fn off_ends_and_restores_all_after_any_end_of_a_service() {
+pub(crate) fn off_stops_and_restores_everything_after_any_end_of_a_service() {
     const NOTHING: &str = "nearfar moves no pages and has changed no settings.\n";
     assert!(README.contains("nearfar off"));
     let before = system();

@@ -38,7 +38,7 @@ fn recording() -> Child {
     recorder
 }
 
-pub(crate) fn memory_that_a_program_uses_is_found_accessed_and_placed() {
+pub(crate) fn a_programs_accesses_and_nodes_are_recorded() {
     fresh();
     let before = damon();
     let program = std::env::current_exe().unwrap();
@@ -65,7 +65,7 @@ pub(crate) fn memory_that_a_program_uses_is_found_accessed_and_placed() {
 }
 
 /// Without the lab's bound on how long translations are kept, none of it is seen.
-pub(crate) fn memory_of_a_program_alone_on_its_cpu_is_found_accessed() {
+pub(crate) fn a_program_alone_on_its_cpu_has_its_accesses_recorded() {
     fresh();
     let mut command = Command::new("taskset");
     command.args(["-c", "5"]).arg(std::env::current_exe().unwrap());
@@ -90,7 +90,7 @@ pub(crate) fn memory_of_a_program_alone_on_its_cpu_is_found_accessed() {
     assert!(seen > 3 && seen * 2 >= series.len(), "of 64 MiB in use: {wss}");
 }
 
-pub(crate) fn what_a_recorded_command_starts_is_recorded_with_it() {
+pub(crate) fn children_of_a_recorded_command_are_recorded() {
     fresh();
     let before = damon();
     let script = "sleep 0.5; \"$0\"; exit 7";
@@ -131,7 +131,7 @@ pub(crate) fn what_a_recorded_command_starts_is_recorded_with_it() {
     assert_eq!(damon(), before);
 }
 
-pub(crate) fn of_more_processes_than_can_be_watched_the_record_says_so() {
+pub(crate) fn a_record_states_that_some_processes_could_not_be_monitored() {
     fresh();
     let _ = std::fs::remove_file(FILE);
     let before = damon();
@@ -158,7 +158,7 @@ pub(crate) fn of_more_processes_than_can_be_watched_the_record_says_so() {
     assert_eq!(damon(), before);
 }
 
-pub(crate) fn intervals_are_tuned_where_the_kernel_can() {
+pub(crate) fn intervals_are_tuned_if_the_kernel_supports_it() {
     fresh();
     let options = ["record", "--all", "--sample", "auto"];
     let arguments = [&options[..], &["--duration", "6s", "-o", FILE]].concat();
@@ -178,7 +178,7 @@ pub(crate) fn intervals_are_tuned_where_the_kernel_can() {
     }
 }
 
-pub(crate) fn on_a_terminal_a_line_shows_how_far_it_is() {
+pub(crate) fn on_a_terminal_a_status_line_shows_progress() {
     fresh();
     let nearfar = format!(
         "NEARFAR_STATE={} {} record --all --interval 500ms --duration 3s -o {FILE}",
@@ -196,7 +196,7 @@ pub(crate) fn on_a_terminal_a_line_shows_how_far_it_is() {
     assert!(lines.last().unwrap().contains("recording took"), "{text}");
 }
 
-pub(crate) fn an_interrupted_recording_is_whole_and_another_one_beside_it_is_refused() {
+pub(crate) fn an_interrupted_recording_is_complete_and_a_concurrent_one_is_refused() {
     fresh();
     let before = damon();
     let recorder = recording();
@@ -219,7 +219,7 @@ pub(crate) fn an_interrupted_recording_is_whole_and_another_one_beside_it_is_ref
     assert_eq!(damon(), before);
 }
 
-pub(crate) fn what_a_killed_recording_left_is_put_back_by_the_next() {
+pub(crate) fn settings_of_a_killed_recording_are_restored_by_the_next() {
     fresh();
     let before = damon();
     let mut recorder = recording();
@@ -234,7 +234,7 @@ pub(crate) fn what_a_killed_recording_left_is_put_back_by_the_next() {
     assert_eq!(damon(), before);
 }
 
-pub(crate) fn damon_that_the_kernel_holds_stays_with_it_if_asked() {
+pub(crate) fn damon_stat_keeps_running_on_request() {
     fresh();
     let output =
         nearfar(&["record", "--all", "--keep-damon-stat", "-o", "/tmp/none.nfr"]).output().unwrap();

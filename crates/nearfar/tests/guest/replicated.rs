@@ -140,7 +140,7 @@ pub(crate) fn each_copy_is_on_its_node_and_read_from_there() {
     }
 }
 
-pub(crate) fn copies_are_made_where_they_are_read_and_nowhere_else() {
+pub(crate) fn copies_are_created_only_on_nodes_that_read_them() {
     const SIZE: usize = 4 * MIB;
     let region = Region::new(";quiet=0ms", SIZE);
     on_cpu(3, || region.write(0, &vec![7; SIZE]));
@@ -159,7 +159,7 @@ pub(crate) fn copies_are_made_where_they_are_read_and_nowhere_else() {
     region.destroy();
 }
 
-pub(crate) fn a_node_without_cpus_has_a_copy_only_if_it_is_named() {
+pub(crate) fn a_node_without_cpus_has_a_copy_only_if_named() {
     for (words, nodes) in [("", vec![0]), ("all", vec![0, 1]), ("far", vec![1])] {
         let region = Region::new(words, MIB);
         assert_eq!(region.nodes(), nodes, "{words}");
@@ -174,7 +174,7 @@ pub(crate) fn a_node_without_cpus_has_a_copy_only_if_it_is_named() {
     }
 }
 
-pub(crate) fn more_than_a_node_has_is_refused_by_its_name() {
+pub(crate) fn a_region_larger_than_a_node_is_refused_and_the_node_named() {
     let words = c"0-2";
     // SAFETY: a string.
     let region = unsafe { nf_replicated_create(words.as_ptr(), 2 << 30) };
@@ -185,7 +185,7 @@ pub(crate) fn more_than_a_node_has_is_refused_by_its_name() {
     assert!(errno == Some(libc::ENOMEM) && said.contains("node 0 has"), "{said}");
 }
 
-pub(crate) fn threads_on_all_nodes_see_rows_whole_and_never_older() {
+pub(crate) fn threads_on_all_nodes_read_consistent_rows_that_never_go_back() {
     let program =
         compiled("libnearfar/tests/replicated.c", "../crates/alloc/include", &["-lnearfar"]);
     for words in ["", ";quiet=0ms;collapses=any", "1,3;quiet=1ms", "0-3;home=3;granule=256"] {

@@ -34,7 +34,7 @@ fn refused(arguments: &[&str], says: &[&str]) -> Option<i32> {
     output.status.code()
 }
 
-pub(crate) fn options_are_shown_changed_while_it_runs_saved_and_taken_from_a_file() {
+pub(crate) fn options_are_shown_changed_at_run_time_saved_and_loaded() {
     let before = system();
     refused(&["tier", "config"], &["not running", "tier start", "--save"]);
     refused(&["tier", "config", "--cpu", "7"], &["not running"]);
@@ -89,7 +89,7 @@ pub(crate) fn options_are_shown_changed_while_it_runs_saved_and_taken_from_a_fil
     assert_eq!(values(&again), values(&changed));
 }
 
-pub(crate) fn a_file_of_options_that_is_wrong_is_refused_with_its_line_and_nothing_is_changed() {
+pub(crate) fn an_invalid_option_file_is_refused_with_its_line_and_changes_nothing() {
     let before = system();
     for (text, says) in [
         (
@@ -113,7 +113,7 @@ pub(crate) fn a_file_of_options_that_is_wrong_is_refused_with_its_line_and_nothi
     assert_eq!(system(), before);
 }
 
-pub(crate) fn a_process_tree_is_tiered_by_its_cgroup_if_that_holds_nothing_else() {
+pub(crate) fn a_process_tree_is_tiered_by_its_cgroup_if_it_is_alone_there() {
     let before = system();
     let tree = Holder::start_at("tree", "touch", 1);
     let pid = tree.pid().to_string();
@@ -154,7 +154,7 @@ pub(crate) fn a_process_tree_is_tiered_by_its_cgroup_if_that_holds_nothing_else(
     assert_eq!(system(), before);
 }
 
-pub(crate) fn what_it_does_is_recorded_and_if_that_fails_tiering_goes_on() {
+pub(crate) fn tiering_is_recorded_and_continues_if_recording_fails() {
     let before = system();
     let program = far_program();
     let full = [&START[..], &["--record", "/dev/full"]].concat();
@@ -255,7 +255,7 @@ fn stderr_of(run: &mut Child) -> String {
     said
 }
 
-pub(crate) fn a_run_is_tiered_alone_as_long_as_it_lasts_and_ends_as_its_program_does() {
+pub(crate) fn tiering_of_a_run_is_limited_to_it_and_ends_with_its_program() {
     let before = nothing_set();
     let config = format!("--tier={FILE}");
     let run =
@@ -301,7 +301,7 @@ fn end_program(mut program: Child) {
     assert!(program.wait().unwrap().success());
 }
 
-pub(crate) fn what_can_not_be_run_with_tiering_is_refused_and_nothing_is_changed() {
+pub(crate) fn an_impossible_run_with_tiering_is_refused_and_changes_nothing() {
     let before = nothing_set();
     let config = format!("--tier={FILE}");
     for placed in ["-m", "-i", "-w"] {
@@ -323,7 +323,7 @@ pub(crate) fn what_can_not_be_run_with_tiering_is_refused_and_nothing_is_changed
     assert!(plan.contains("tiering  nodes 0 over 1"), "{plan}");
 }
 
-pub(crate) fn what_a_killed_run_with_tiering_has_set_is_put_back() {
+pub(crate) fn settings_of_a_killed_run_with_tiering_are_restored() {
     let before = nothing_set();
     // The run ends: tiering continues with the program and ends with it.
     let (mut run, program) = tiered_run();
@@ -368,7 +368,7 @@ pub(crate) fn what_a_killed_run_with_tiering_has_set_is_put_back() {
     }
 }
 
-pub(crate) fn tiering_goes_on_for_what_a_run_leaves_and_can_be_stopped_without_the_run() {
+pub(crate) fn tiering_continues_for_children_of_an_ended_run_and_can_be_stopped() {
     let before = nothing_set();
     let config = format!("--tier={FILE}");
     let script = "sleep 1000 >/dev/null 2>&1 & echo $!";

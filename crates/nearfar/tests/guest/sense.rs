@@ -52,7 +52,7 @@ fn faults(pid: &str, pages: u64) -> Value {
     report
 }
 
-pub(crate) fn faults_tell_pages_nodes_and_writes_of_a_program_and_the_setting_is_put_back() {
+pub(crate) fn hint_faults_show_a_programs_pages_nodes_and_writes_and_are_restored() {
     std::fs::write(BALANCING, "0").unwrap();
     std::fs::write(HUGE, "never").unwrap();
     let child = reader(0, 1);
@@ -83,7 +83,7 @@ pub(crate) fn faults_tell_pages_nodes_and_writes_of_a_program_and_the_setting_is
 }
 
 /// Lines that the model counts by node, and its samples, which are of the program's own pages.
-pub(crate) fn the_labs_pmu_tells_lines_and_pages_of_a_program_and_is_named_as_emulated() {
+pub(crate) fn the_labs_pmu_counts_a_programs_lines_and_pages_and_is_marked_emulated() {
     let child = reader(0, 1);
     let pid = child.id().to_string();
     let report = sense(&["--sensor", "lab", "--pid", &pid, "--duration", "1s"]);
@@ -110,7 +110,7 @@ pub(crate) fn the_labs_pmu_tells_lines_and_pages_of_a_program_and_is_named_as_em
 
 /// Load latencies differ between the nodes as the machine file says (the loop's own cost depends on how it was
 /// compiled), and are the same each time.
-pub(crate) fn latency_of_both_nodes_is_the_machines_and_repeats() {
+pub(crate) fn the_measured_latency_of_both_nodes_is_the_machines_and_repeatable() {
     let at = || {
         let report = sense(&["--sensor", "latency", "--duration", "1s"]);
         let sensor = &report["sensors"][0];
@@ -131,7 +131,7 @@ pub(crate) fn latency_of_both_nodes_is_the_machines_and_repeats() {
     }
 }
 
-pub(crate) fn damon_shows_how_much_of_a_program_is_used_and_is_left_as_it_was() {
+pub(crate) fn damon_measures_a_programs_used_memory_and_is_restored() {
     let child = reader(0, 0);
     let pid = child.id().to_string();
     let report = sense(&["--sensor", "damon", "--pid", &pid, "--duration", "5s"]);
@@ -147,7 +147,7 @@ pub(crate) fn damon_shows_how_much_of_a_program_is_used_and_is_left_as_it_was() 
     assert_eq!(left.unwrap().trim(), "0");
 }
 
-pub(crate) fn what_a_killed_sensor_has_set_is_put_back_by_the_next() {
+pub(crate) fn settings_of_a_killed_sensor_are_restored_by_the_next() {
     std::fs::write(BALANCING, "0").unwrap();
     let long = ["sense", "--sensor", "hint-faults", "--duration", "1h"];
     let mut killed = nearfar(&long).stdout(Stdio::null()).spawn().unwrap();
@@ -176,7 +176,7 @@ pub(crate) fn what_a_killed_sensor_has_set_is_put_back_by_the_next() {
     assert_eq!(balancing(), "0", "ended by a signal, it has put it back itself");
 }
 
-pub(crate) fn the_doctor_tells_which_sensors_can_be_used_and_why_others_can_not() {
+pub(crate) fn doctor_lists_usable_sensors_and_the_reason_for_others() {
     let report: Value = serde_json::from_str(&done(&["doctor", "--json"])).unwrap();
     let sensors = report["sensors"].as_array().unwrap();
     let of = |name: &str| sensors.iter().find(|sensor| sensor["name"] == name).unwrap();

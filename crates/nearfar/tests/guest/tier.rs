@@ -59,7 +59,7 @@ pub(crate) fn promoted(status: &serde_json::Value) -> u64 {
     pair["bytes"].as_u64().unwrap() >> 20
 }
 
-pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
+pub(crate) fn used_memory_is_promoted_and_settings_are_restored() {
     let before = system();
     let mut program = far_program();
     assert!(mib_on(program.id(), 1) >= 60, "{} MiB", mib_on(program.id(), 1));
@@ -116,14 +116,14 @@ pub(crate) fn used_memory_comes_near_and_all_is_put_back() {
     assert!(program.wait().unwrap().success());
 }
 
-pub(crate) fn it_says_when_it_is_ready_alive_and_stopping() {
+pub(crate) fn balancing_notifies_systemd_when_ready_alive_and_stopping() {
     let before = system();
     let service = [&START[..], &["--foreground"]].concat();
     notifies(&mut nearfar(&service), "STATUS=tiering nodes 0 over 1");
     assert_eq!(system(), before);
 }
 
-pub(crate) fn of_a_cgroup_only_its_own_memory_moves_and_when_it_goes_tiering_ends() {
+pub(crate) fn only_the_cgroups_memory_is_tiered_and_tiering_ends_with_it() {
     let before = system();
     let (ours, other) =
         (Holder::start_at("ours", "touch", 1), Holder::start_at("other", "touch", 1));
@@ -173,7 +173,7 @@ pub(crate) fn nap(ms: u64) {
     assert!(Command::new("sleep").arg(seconds).status().unwrap().success());
 }
 
-pub(crate) fn however_it_is_ended_the_system_is_as_before() {
+pub(crate) fn the_system_is_restored_after_any_end_of_tiering() {
     let times = std::env::var(ENDS).ok().and_then(|ends| ends.parse().ok()).unwrap_or(9);
     let before = system();
     let mut program = far_program();
@@ -233,7 +233,7 @@ pub(crate) fn however_it_is_ended_the_system_is_as_before() {
     assert!(program.wait().unwrap().success());
 }
 
-pub(crate) fn what_can_not_be_tiered_is_refused_and_nothing_is_changed() {
+pub(crate) fn impossible_tiering_is_refused_and_changes_nothing() {
     let before = system();
     let refused = |arguments: &[&str], says: &str| {
         let output = nearfar(arguments).output().unwrap();
@@ -320,7 +320,7 @@ fn stop_at_rest(pid: Pid) {
 }
 
 /// Previously used memory is idle, and scans have become rare; then a program takes all free memory.
-pub(crate) fn room_for_new_pages_is_kept_between_looks() {
+pub(crate) fn free_near_memory_is_maintained_between_scans() {
     let before = system();
     let cold = [Holder::start_at("cold", "input", 0), Holder::start_at("colder", "input", 0)];
     // Scans are slow in a test build, and CPU time is not under test here.
@@ -372,7 +372,7 @@ pub(crate) fn room_for_new_pages_is_kept_between_looks() {
     assert_eq!(system(), before);
 }
 
-pub(crate) fn what_someone_else_has_changed_is_left_alone() {
+pub(crate) fn settings_changed_by_others_are_left_alone() {
     let before = system();
     done(&START);
     std::fs::write(format!("/{BALANCING}"), "2").unwrap();

@@ -63,7 +63,7 @@ fn until(what: impl Fn() -> bool) {
 }
 
 /// Node 1 is HBM, 0 DRAM, 2 CXL.
-pub(crate) fn what_is_hot_in_the_slowest_tier_ends_in_the_fastest_and_what_is_cold_goes_down() {
+pub(crate) fn hot_pages_of_the_slowest_tier_reach_the_fastest_and_cold_ones_are_demoted() {
     let before = system();
     let cold = Programs::start("input", &[1, 1]);
     let hot = Programs::start("touch", &[2]);
@@ -101,7 +101,7 @@ pub(crate) fn what_is_hot_in_the_slowest_tier_ends_in_the_fastest_and_what_is_co
 }
 
 /// Two tiers of three, in an order of one's own.
-pub(crate) fn tiers_are_those_that_are_named() {
+pub(crate) fn tiering_uses_the_named_tiers() {
     let before = system();
     done(&[&HURRY[..], &["--tiers", "hbm/cxl"]].concat());
     let boundaries = status()["boundaries"].as_array().unwrap().clone();
@@ -209,7 +209,7 @@ fn take_offline(block: u64) {
     assert!(is_offline(block), "memory{block} stays busy");
 }
 
-pub(crate) fn memory_goes_offline_and_comes_back_while_it_is_tiered() {
+pub(crate) fn memory_can_go_offline_and_online_during_tiering() {
     let of_node = blocks(2);
     let mut movable = movable_blocks(2);
     assert!(!movable.is_empty(), "{of_node:?} all hold memory of the kernel's own");
@@ -243,7 +243,7 @@ pub(crate) fn memory_goes_offline_and_comes_back_while_it_is_tiered() {
 }
 
 /// Node 1 is a CXL device, all of whose memory can go offline; Linux 7.2 keeps data of its own in the first block.
-pub(crate) fn without_its_last_far_node_tiering_ends_and_says_so() {
+pub(crate) fn without_its_last_far_node_tiering_ends_with_a_message() {
     let before = system();
     let mut command = nearfar(&HURRY);
     let mut tier =

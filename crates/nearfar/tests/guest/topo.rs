@@ -68,7 +68,7 @@ fn as_printed() -> Vec<String> {
     ran
 }
 
-pub(crate) fn printed_commands_make_a_node_of_cxl_memory_that_is_not_in_use() {
+pub(crate) fn the_printed_commands_turn_unused_cxl_memory_into_a_node() {
     std::fs::write("/sys/devices/system/memory/auto_online_blocks", "offline").unwrap();
     let made = as_printed();
     assert!(made[0].starts_with("cxl create-region"), "{made:?}");

@@ -121,7 +121,7 @@ fn node_of(kind: &str) -> u16 {
     u16::try_from(node["id"].as_u64().unwrap()).unwrap()
 }
 
-pub(crate) fn a_backend_of_cxl_memory_is_on_the_cxl_node_and_verified() {
+pub(crate) fn a_cxl_backend_is_on_the_cxl_node_and_verified() {
     let cxl = node_of("cxl");
     // Small, because writing to an emulated device is slow.
     let object = "memory-backend-ram,id=far0,size=16M,prealloc=on,host-mem-type=cxlram";
@@ -150,7 +150,7 @@ pub(crate) fn a_backend_of_cxl_memory_is_on_the_cxl_node_and_verified() {
     vm.end();
 }
 
-pub(crate) fn weights_of_three_to_one_are_three_to_one_within_a_huge_page() {
+pub(crate) fn weights_of_three_to_one_apply_within_a_huge_page() {
     let _ = write_weight("auto", "false");
     for (node, weight) in [("node0", "3"), ("node1", "1")] {
         write_weight(node, weight).unwrap();
@@ -211,7 +211,7 @@ pub(crate) fn huge_pages_have_weights_by_a_preloaded_library() {
     vm.end();
 }
 
-pub(crate) fn a_kind_that_is_absent_is_refused_before_qemu_starts() {
+pub(crate) fn an_absent_kind_is_refused_before_qemu_starts() {
     let object = "memory-backend-ram,id=a,size=64M,host-mem-type=hbm";
     let marker = "/tmp/vm-started";
     let script = format!("touch {marker}");
@@ -289,7 +289,7 @@ pub(crate) fn a_running_machine_moves_to_far_memory_and_back_with_its_contents()
     vm.end();
 }
 
-pub(crate) fn all_of_a_machine_moves_and_its_policies_are_rebound_by_its_cpuset() {
+pub(crate) fn a_whole_machine_moves_and_its_cpuset_rebinds_its_policies() {
     let mount = "/sys/fs/cgroup";
     std::fs::write(format!("{mount}/cgroup.subtree_control"), "+cpuset").unwrap();
     let directory = format!("{mount}/vm");

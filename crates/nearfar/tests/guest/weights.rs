@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::inside::{done, error, nearfar, unprivileged, weight, weights, write_weight};
 
-pub(crate) fn writing_a_weight_turns_the_automatic_ones_off_and_auto_brings_them_back() {
+pub(crate) fn writing_a_weight_disables_automatic_ones_and_auto_enables_them() {
     assert_eq!(weight("auto"), "true");
     let automatic = weights();
     write_weight("node1", "9").unwrap();
@@ -15,7 +15,7 @@ pub(crate) fn writing_a_weight_turns_the_automatic_ones_off_and_auto_brings_them
     assert_eq!(weights().replace("false", "true"), automatic, "turning it off changes no weight");
 }
 
-pub(crate) fn what_is_no_weight_is_refused_by_the_kernel() {
+pub(crate) fn the_kernel_refuses_invalid_weights() {
     let before = weights();
     for text in ["256", "-1", "x"] {
         let errno = write_weight("node1", text).unwrap_err().raw_os_error();

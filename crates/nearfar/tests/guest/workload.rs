@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::inside::{bench, printed};
 
-pub(crate) fn a_program_waits_with_its_memory_and_finds_its_hot_pages_where_they_were_placed() {
+pub(crate) fn a_waiting_program_keeps_its_memory_and_finds_its_hot_pages_as_placed() {
     let waiting =
         "cut -d')' -f2 /proc/$NEARFAR_DATA_PID/stat; readlink /proc/$NEARFAR_DATA_PID/exe";
     let words = "workload gups-steady --here --json --near-mib 16 --seconds 2 --busy-percent 50 --switch-ms 20";

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_stand_for_lines_where_none_are_counted_and_say_so() {
+    fn samples_replace_line_counts_that_are_unavailable() {
         let mut reading = Reading {
             samples: vec![sample(0, 4, true), sample(0, 4, false), sample(1, 4, false)],
             ..Reading::default()
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_are_taken_together_and_nothing_is_counted_twice() {
+    fn joined_readings_count_nothing_twice() {
         let mut first = Reading {
             elapsed: Nanoseconds(5),
             samples: vec![sample(0, 1, false)],
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_one_after_another_add_up_and_latency_is_the_last() {
+    fn consecutive_readings_add_up_and_keep_the_latest_latency() {
         let lines = |reads, writes| Reads::Lines { reads, writes };
         let one = |at: u64, covered| Reading {
             elapsed: Nanoseconds(at),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_gets_the_samples() {
+    fn a_reading_adds_its_samples_to_the_table() {
         let reading = Reading { samples: vec![sample(0, 1, true)], ..Reading::default() };
         let mut table = Table::new(10, 2);
         reading.add_to(&mut table);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn time_and_coverage_are_those_of_the_counted_lines_or_else_of_the_samples() {
+    fn time_and_coverage_come_from_the_line_counts_or_else_from_the_samples() {
         let timed = |elapsed, coverage| Reading {
             elapsed: Nanoseconds(elapsed),
             coverage: BasisPoints(coverage),
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_taken_from_another_sensor_is_as_fresh_as_it_is_there() {
+    fn a_latency_joined_from_another_sensor_keeps_its_freshness() {
         let other = latencies([Some((1, true)), Some((2, true)), Some((3, false))]);
         let mut both = latencies([Some((9, false)), None, None]);
         both.join(other.clone());
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_is_fresh_over_two_readings_if_it_was_in_one_of_them() {
+    fn a_latency_measured_in_either_of_two_readings_is_fresh_in_their_sum() {
         let mut sum = latencies([Some((1, true)), Some((2, false)), None]);
         sum.go_on(latencies([Some((1, false)), Some((2, false)), Some((3, true))]));
         assert_eq!(sum.latency_fresh, [[true, false, true]]);

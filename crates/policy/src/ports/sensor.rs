@@ -249,7 +249,7 @@ mod tests {
     use alloc::string::ToString;
 
     #[test]
-    fn an_error_has_its_way_out_and_whose_is_who_is_meant() {
+    fn an_error_shows_its_remedy_and_targets_match_their_processes() {
         let lacking = Unusable::new(Why::Absent, "no /sys/x");
         assert_eq!(lacking.to_string(), "no /sys/x");
         assert_eq!(lacking.but("load y").to_string(), "no /sys/x; load y");
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boxed_sensor_is_the_sensor_in_every_call() {
+    fn a_boxed_sensor_forwards_every_call() {
         for fails in [false, true] {
             let own = Fake { calls: 0, sampling: None, fails };
             let mut boxed: Box<dyn Sensor> = Box::new(own);
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_a_word_of_its_own() {
+    fn each_reason_has_a_distinct_word() {
         let all = [Why::Absent, Why::Forbidden, Why::Taken, Why::Mute, Why::Failed];
         let words: BTreeSet<&str> = all.map(Why::word).into();
         assert_eq!(words.len(), all.len());

@@ -60,7 +60,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn the_hand_advances_as_far_as_is_needed() {
+    fn the_hand_advances_by_the_demand_and_wraps_around() {
         let (mut hand, span) = (ClockHand::NEW, 64 * MIB);
         let mib = |range: Option<(u64, u64)>| range.map(|(from, to)| (from / MIB, to / MIB));
         assert_eq!(mib(hand.next(4 * MIB, span)), Some((0, 4)));
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn it_advances_further_where_less_is_idle() {
+    fn the_hand_advances_further_if_fewer_pages_are_idle() {
         let (mut hand, span) = (ClockHand::NEW, 64 * MIB);
         let mut tries = |moved: u64| {
             let (from, to) = hand.next(MIB, span).unwrap();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn scenario_2_a_full_far_node_sends_its_socket_to_the_other_one() {
+    fn scenario_2_a_socket_demotes_to_the_other_far_node_if_its_own_is_full() {
         let (near, far) =
             ([(0, side(64, 0)), (1, side(64, 64))], [(2, side(64, 0)), (3, side(64, 60))]);
         let boundary = Boundary { near: &near, far: &far, headroom: BasisPoints(0) };
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn scenario_3_promotion_uses_what_demotion_frees_and_half_the_headroom() {
+    fn scenario_3_promotion_uses_freed_memory_and_half_of_the_headroom() {
         let mut nodes = sockets();
         nodes[2].segments_mut()[0].count(4 * MIB, 4 * MIB);
         let (near, far) =
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn scenario_4_nothing_referenced_is_far_so_nothing_is_promoted() {
+    fn scenario_4_nothing_is_promoted_without_referenced_far_pages() {
         let (near, far) = ([(0, side(64, 64))], [(2, side(64, 0))]);
         let boundary = Boundary { near: &near, far: &far, headroom: BasisPoints(0) };
         assert_eq!(mib(&boundary.promotions(&sockets(), MIB, &[])), []);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn scenario_5_pages_counted_in_a_longer_window_are_expected_in_part() {
+    fn scenario_5_counts_of_a_longer_window_are_scaled_to_the_present_one() {
         // Segments are of 4 MiB; all of the second one and half of the others was referenced in 2 s.
         let counted = || {
             let mut node = sockets().remove(2);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn scenario_6_demotion_by_age_goes_on_where_the_hand_was() {
+    fn scenario_6_demotion_by_age_resumes_at_the_clock_hand() {
         let mut node = sockets().remove(0);
         let ends = [8, 16, 1].map(|mib| covered(&mut node, true, true, mib));
         assert_eq!(ends, [Some((0, 8)), Some((8, 24)), Some((24, 25))]);

@@ -326,7 +326,7 @@ mod tests {
     use alloc::vec;
 
     #[test]
-    fn what_is_to_move_is_where_most_was_found_and_the_next_pass_goes_on_behind_it() {
+    fn a_pass_takes_the_densest_segments_and_the_next_continues_behind_it() {
         let ranges = [
             AddrRange { start: 16 << 20, end: 32 << 20 },
             AddrRange { start: 64 << 20, end: 80 << 20 },
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_cut_where_segments_begin_and_where_memory_has_holes() {
+    fn regions_end_at_segment_boundaries_and_at_memory_holes() {
         let range = |start: u64, end: u64| AddrRange { start: start << 20, end: end << 20 };
         let node = TieredNode::new(NodeId(1), 1, Vec::new(), &[range(16, 19), range(64, 93)]);
         let regions = node.regions();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn as_few_neighbours_as_have_enough_are_tried() {
+    fn the_shortest_run_of_segments_that_holds_the_demand_is_chosen() {
         let has = [1, 0, 3, 4, 0, 8, 1];
         let runs = [(1, 5), (8, 5), (9, 5), (10, 3), (17, 0), (18, 0)];
         for (wanted, first) in runs {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_has_itself_is_not_where_unused_pages_are_sought() {
+    fn demotion_skips_segments_with_few_movable_pages() {
         let ranges = [AddrRange { start: 0, end: 16 << 20 }];
         let mut node = TieredNode::new(NodeId(0), 0, Vec::new(), &ranges);
         for segment in &mut node.segments[8..] {
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn how_much_to_try_follows_from_what_was_moved() {
+    fn the_size_of_a_pass_adapts_to_the_bytes_migrated() {
         let ranges = [AddrRange { start: 0, end: 16 << 20 }];
         let mut node = TieredNode::new(NodeId(0), 0, Vec::new(), &ranges);
         let first = node.next(Direction::Down, 2 << 20, 16 << 20, (1, 1)).unwrap();
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_comes_or_goes_is_divided_anew_and_counters_go_on() {
+    fn hotplug_rebuilds_the_segments_and_keeps_cumulative_counters() {
         let range = |start: u64, end: u64| AddrRange { start: start << 20, end: end << 20 };
         let mut node = TieredNode::new(NodeId(1), 1, Vec::new(), &[range(0, 16)]);
         node.segments[0].count(5 << 20, 5 << 20);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fuller_near_node_gives() {
+    fn the_fuller_near_node_demotes_more() {
         assert_eq!(demotions(&[side(100, 0), side(100, 20)], 10), [10, 0]);
         assert_eq!(demotions(&[side(100, 0), side(100, 0)], 10), [5, 5]);
         assert_eq!(demotions(&[side(100, 0), side(300, 0)], 40), [10, 30]);
@@ -140,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_destination_gets_more_than_its_room_and_no_more_goes_than_was_to(
+        fn no_target_exceeds_its_free_memory_and_the_sum_stays_within_the_demand(
             bytes in 0u64..1 << 42,
             nodes in prop::collection::vec((10u32..14, 0u64..1 << 40), 0..9),
         ) {
@@ -155,7 +155,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_demoted_is_given_by_someone_who_has_it(
+        fn demotions_add_up_to_the_bytes_requested(
             sides in prop::collection::vec((0u64..1 << 40, 0u64..100), 1..6), part in 0u64..100,
         ) {
             let sides: Vec<TierUsage> = sides.iter().map(|(all, free)| side(*all, all * free / 100)).collect();

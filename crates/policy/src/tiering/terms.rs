@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn near_memory_is_counted_if_at_least_half_of_it_was_scanned_and_else_sampled() {
+    fn scans_count_near_memory_only_if_they_cover_at_least_half_of_it() {
         let counted = |near: u64, far: u64| {
             let scan = |at| Scanned { at: Bytes(at), ..Scanned::default() };
             let seen = Observation {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn more_free_memory_than_there_is_in_all_is_none_in_use() {
+    fn free_memory_above_the_total_counts_as_zero_used() {
         assert_eq!([side(5, 2).taken(), side(2, 5).taken()], [3, 0]);
     }
 
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_a_word_of_its_own() {
+    fn each_reason_has_a_distinct_word() {
         let rests = Reason::NoGain { again_in: Nanoseconds(1) };
         let all = [
             Reason::Seeks,

@@ -252,7 +252,7 @@ fn store(records: usize, per_second: f64, idle: usize, near: u64) -> Machine {
 }
 
 #[test]
-fn a_store_of_small_pieces_is_served_near_as_far_as_its_pages_differ() {
+fn a_store_of_small_items_is_served_near_as_far_as_its_pages_differ() {
     // At any request rate; with the best placement seven tenths would be served near.
     for per_second in [3e3, 1e4, 6e4] {
         let mut machine = store(171_000, per_second, 21_500, 43_000);
@@ -281,7 +281,7 @@ fn tiering() -> Tiering {
 }
 
 #[test]
-fn a_zipfian_working_set_twice_near_memory_is_soon_served_near() {
+fn a_zipfian_working_set_of_twice_near_memory_converges_within_a_minute() {
     for per_second in [2e5, 6e5, 6e6] {
         let mut machine = Machine::new(zipf(PAGES, per_second, 0), NEAR, 600);
         let mut tiering = tiering();
@@ -291,7 +291,7 @@ fn a_zipfian_working_set_twice_near_memory_is_soon_served_near() {
 }
 
 #[test]
-fn pages_that_are_used_less_than_once_a_window_are_told_apart_by_age() {
+fn pages_referenced_less_than_once_a_window_are_ranked_by_age() {
     // The page in the middle is used once in 140 s, 35 s, 14 s.
     for per_second in [5e3, 2e4, 5e4] {
         let mut machine = Machine::new(zipf(PAGES, per_second, 0), NEAR, 600);
@@ -314,7 +314,7 @@ fn a_hot_set_that_moves_is_followed() {
 }
 
 #[test]
-fn where_all_pages_are_used_alike_it_rests() {
+fn tiering_backs_off_if_all_pages_are_equally_hot() {
     let mut machine = Machine::new((0..PAGES).map(|_| 10.0), NEAR, 600);
     let mut tiering = tiering();
     let reasons = machine.run(&mut tiering, 600);
@@ -325,7 +325,7 @@ fn where_all_pages_are_used_alike_it_rests() {
 }
 
 #[test]
-fn a_rest_ends_when_a_hot_set_appears() {
+fn the_backoff_ends_when_a_hot_set_appears() {
     let mut machine = Machine::new((0..PAGES).map(|_| 10.0), NEAR, 600);
     let mut tiering = tiering();
     machine.run(&mut tiering, 400);
@@ -337,7 +337,7 @@ fn a_rest_ends_when_a_hot_set_appears() {
 }
 
 #[test]
-fn where_the_hot_set_is_near_looks_become_rare_and_cheap() {
+fn scans_become_rare_and_migration_small_once_the_hot_set_is_near() {
     let mut machine = Machine::new(zipf(PAGES, 6e5, 0), NEAR, 600);
     let mut tiering = tiering();
     machine.run(&mut tiering, 120);
@@ -348,7 +348,7 @@ fn where_the_hot_set_is_near_looks_become_rare_and_cheap() {
 }
 
 #[test]
-fn room_that_promotion_has_not_filled_is_looked_for_before_the_period_is_over() {
+fn free_near_memory_left_by_promotion_triggers_an_early_scan() {
     let mut machine = Machine::new(zipf(PAGES, 2e4, 0), NEAR, 600);
     let mut tiering = tiering();
     machine.run(&mut tiering, 60);
@@ -363,7 +363,7 @@ fn room_that_promotion_has_not_filled_is_looked_for_before_the_period_is_over() 
 }
 
 #[test]
-fn room_is_made_by_age_without_a_look_and_else_by_one() {
+fn low_free_memory_demotes_by_age_at_once_or_else_schedules_a_scan() {
     let side = |free: u64| TierUsage { total: Bytes(NEAR * PAGE), free: Bytes(free * PAGE) };
     let (far, later) = (side(NEAR / 2), Nanoseconds(60 * SECOND_NS));
     // Used once in several seconds: by age.
@@ -391,7 +391,7 @@ fn hot_quarter() -> Vec<f64> {
 }
 
 #[test]
-fn where_the_hot_set_is_near_the_rest_is_left_alone() {
+fn cold_pages_are_rarely_migrated_once_the_hot_set_is_near() {
     let mut machine = Machine::new(hot_quarter(), NEAR, 600);
     let mut tiering = tiering();
     machine.run(&mut tiering, 15);
@@ -403,7 +403,7 @@ fn where_the_hot_set_is_near_the_rest_is_left_alone() {
 }
 
 #[test]
-fn near_memory_that_is_full_of_hot_pages_has_no_room() {
+fn near_memory_full_of_hot_pages_admits_no_promotions() {
     let mut machine = Machine::new(std::iter::repeat_n(1e6, 60_000), NEAR, 0);
     let reasons = machine.run(&mut tiering(), 20);
     assert!(reasons.iter().any(|(reason, _)| *reason == Reason::NoRoom), "{reasons:?}");
@@ -411,7 +411,7 @@ fn near_memory_that_is_full_of_hot_pages_has_no_room() {
 }
 
 #[test]
-fn what_fits_stays_where_it_is() {
+fn a_working_set_that_fits_near_memory_is_never_migrated() {
     let mut machine = Machine::new(zipf(25_000, 1e5, 0), NEAR, 600);
     let reasons = machine.run(&mut tiering(), 60);
     assert_eq!(machine.moved, 0);
@@ -419,7 +419,7 @@ fn what_fits_stays_where_it_is() {
 }
 
 #[test]
-fn cold_pages_in_near_memory_make_room_for_new_ones() {
+fn cold_near_pages_are_demoted_until_near_memory_has_headroom() {
     let cold = std::iter::repeat_n(0.0, 15_000).chain(std::iter::repeat_n(50.0, 15_000));
     let mut machine = Machine::new(cold, NEAR, 0);
     machine.run(&mut tiering(), 30);
@@ -461,7 +461,7 @@ fn the_window_grows_until_the_hot_set_fills_half_of_near_memory_and_is_then_inte
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn traffic_stays_below_what_is_allowed(
+    fn migration_traffic_stays_within_its_limit(
         per_second in 1e3f64..1e6, near in 1_000u64..4_000, mib in 1u64..20, free in 0u64..500,
     ) {
         let mut machine = Machine::new(zipf(5_003, per_second, 0), near, free);
@@ -474,7 +474,7 @@ proptest! {
     }
 
     #[test]
-    fn any_observation_gives_rules_within_bounds(
+    fn any_observation_gives_a_decision_within_bounds(
         numbers in prop::collection::vec(prop_oneof![Just(0u64), Just(u64::MAX), any::<u64>(), 0..1u64 << 40], 13),
         steps in 1usize..6,
     ) {

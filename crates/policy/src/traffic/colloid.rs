@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_close_in_on_the_share_at_which_latencies_meet() {
+    fn bounds_converge_to_the_share_with_equal_latencies() {
         // Bounds meet at a near share of 30 %.
         let mut one = at_once();
         let mut share = 9_000_u32;
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_that_met_are_opened_where_there_is_to_go() {
+    fn converged_bounds_reopen_when_latencies_change() {
         let mut one = at_once();
         step(&mut one, 100, 300, 2_950);
         step(&mut one, 300, 100, 3_000);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_reading_counts_a_sixteenth() {
+    fn a_single_reading_has_a_weight_of_one_sixteenth() {
         let mut one = Colloid::new(Config::default());
         step(&mut one, 100, 110, 5000);
         assert!(matches!(step(&mut one, 240, 110, 5000), Wish::Stay), "108.75 and 110");
@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_wish_leaves_what_there_is(steps in prop::collection::vec((any::<u64>(), any::<u64>(), 0_u32..12_000), 1..50)) {
+        fn a_requested_shift_stays_within_the_present_shares(steps in prop::collection::vec((any::<u64>(), any::<u64>(), 0_u32..12_000), 1..50)) {
             let mut one = Colloid::new(Config::default());
             for (near, far, share) in steps {
                 let now = share.min(10_000);

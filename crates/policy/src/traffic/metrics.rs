@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_of_the_time_that_counters_counted() {
+    fn metrics_cover_the_time_during_which_counters_were_active() {
         let mut busy = round(vec![vec![25_000_000, 0, 0, 0], vec![25_000_000, 0, 0, 0]]);
         let metrics = Metrics::of(&busy).unwrap();
         assert_eq!(metrics.per_ms, 50_000);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_memory_is_not_an_idle_controller() {
+    fn a_node_without_memory_does_not_count_as_an_idle_controller() {
         let mut one = round(vec![vec![10, 10, 0, 0]]);
         one.nodes[2].total = Bytes(0);
         one.nodes[3].total = Bytes(0);
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn imbalance_is_of_proportions(counts in prop::collection::vec(0_u64..1 << 30, 2..9)) {
+        fn imbalance_depends_on_proportions_alone(counts in prop::collection::vec(0_u64..1 << 30, 2..9)) {
             let (all, one) = (imbalance(&counts), imbalance(&counts.iter().map(|n| n * 7).collect::<Vec<_>>()));
             prop_assert!(all.0.abs_diff(one.0) <= 1);
             // All on one of n is the root of n, and nothing is above it.
@@ -163,7 +163,7 @@ mod tests {
         }
 
         #[test]
-        fn any_round_has_metrics(
+        fn metrics_of_any_round_are_within_range(
             accesses in prop::collection::vec(prop::collection::vec(any::<u64>(), 0..6), 0..6),
             elapsed in any::<u64>(),
             coverage in any::<u32>(),

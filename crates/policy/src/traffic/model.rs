@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn two_tiers_under_contention_come_to_what_was_calibrated() {
+    fn two_tiers_under_contention_reproduce_the_calibrated_throughput() {
         // Lines per nanosecond, from an independent bisection with forty sweeps.
         for (far, near, foreign, right) in [
             (135, 0.917, 0.0, 1.640),
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_backwards_is_use() {
+    fn the_inverse_of_queueing_delay_is_utilisation() {
         let machine = two_tiers(135);
         for used in [0.2, 0.5, 0.9, 0.99] {
             let wait = machine.queues[0].wait(used);
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_together_is_refused() {
+    fn inconsistent_machine_models_are_rejected() {
         let path = |through: &[usize]| Path { idle: Nanoseconds(70), through: through.to_vec() };
         let machine =
             |queues: &[Queue], paths: &[Vec<Path>]| Machine::new(queues, paths).unwrap_err();

@@ -78,14 +78,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_exact_as_a_library(x in 1e-9_f64..1e9, e in -300.0_f64..300.0, u in 1e-6_f64..1.0, k in 0.2_f64..9.0) {
+        fn results_match_the_standard_library(x in 1e-9_f64..1e9, e in -300.0_f64..300.0, u in 1e-6_f64..1.0, k in 0.2_f64..9.0) {
             prop_assert!(close(ln(x), x.ln()), "ln {x}");
             prop_assert!(close(exp(e) / e.exp(), 1.0), "exp {e}");
             prop_assert!(close(pow(u, k), u.powf(k)), "{u} to {k}");
         }
 
         #[test]
-        fn anything_gives_a_number(x in any::<f64>(), k in any::<f64>()) {
+        fn any_argument_gives_a_number(x in any::<f64>(), k in any::<f64>()) {
             prop_assert!(ln(x).is_finite() && !exp(x).is_nan() && !pow(x, k.clamp(0.0, 10.0)).is_nan());
             prop_assert!(basis_points(x).0 <= 10_000);
         }

@@ -149,7 +149,7 @@ mod tests {
     const RISING: [u32; POINTS] = [1000, 3000, 6000, 12_000, 25_000, 60_000, 90_000, 300_000];
 
     #[test]
-    fn measured_points_are_met_and_beyond_the_last_there_is_no_limit() {
+    fn measured_points_are_reproduced_and_delay_is_unbounded_beyond_them() {
         let shape = Shape::of(&points(RISING)).unwrap();
         for (used, ns) in [(0.15, 1.0), (0.5, 6.0), (0.87, 60.0), (0.98, 300.0)] {
             assert!((shape.wait(used) - ns).abs() < 1e-9, "{used}");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn points_that_fall_or_reach_full_use_are_refused() {
+    fn points_that_decrease_or_reach_full_utilisation_are_rejected() {
         assert_eq!(Shape::of(&points([5, 4, 6, 7, 8, 9, 10, 11])), None);
         let full = WaitPoint { used: BasisPoints(9_950), ps: 400_000 };
         let Waits::Points(mut all) = points(RISING) else { unreachable!() };
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_formula_is_a_power_of_utilisation_over_the_rest_and_its_slope_the_derivative() {
+    fn the_formula_gives_the_queueing_delay_and_its_derivative() {
         let shape = Shape::of(&Waits::Formula { ps: 2_000, power_percent: 200 }).unwrap();
         // 2 ns x 0.25 / 0.5, and 1 ns x (2 / 0.5 + 1 / 0.5).
         let (wait, slope) = shape.wait_and_slope(0.5);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_curves_are_met_at_their_points_and_the_peak_is_the_last() {
+    fn measured_curves_are_reproduced_up_to_their_peak() {
         let text =
             "# source: made up\nread_share,gbps,ns\n1,10,100\n1,40,104\n1,70,130\n1,100,220\n";
         let curves = Curves::parse(text).unwrap();
@@ -201,7 +201,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_slope_is_that_of_a_segment_in_its_middle_and_in_between_elsewhere(
+        fn the_slope_is_interpolated_between_the_midpoints_of_segments(
             steps in proptest::array::uniform8(1u32..50_000), at in 0usize..POINTS - 1, part in 0.0f64..1.0,
         ) {
             let mut sum = 0;
@@ -217,7 +217,7 @@ mod tests {
         }
 
         #[test]
-        fn waiting_never_falls_and_its_slope_does_not_jump(
+        fn queueing_delay_is_monotonic_with_a_continuous_slope(
             steps in proptest::array::uniform8(0u32..200_000),
             u in 0.0f64..0.999,
         ) {

@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn proportions_count_and_not_the_length_of_a_round() {
+    fn weights_are_compared_by_proportion_and_not_by_round_length() {
         let of = |near, far| Weights::new([(NodeId(0), near), (NodeId(1), far)].into()).unwrap();
         assert!(of(3, 1).is_in_proportion_to(&of(6, 2)));
         assert!(!of(3, 1).is_in_proportion_to(&of(1, 3)));

@@ -62,13 +62,13 @@ proptest! {
     }
 
     #[test]
-    fn a_page_that_nobody_writes_any_more_is_never_fresh(interval in any::<u64>(), now in any::<u64>()) {
+    fn a_page_with_a_zero_heartbeat_is_never_fresh(interval in any::<u64>(), now in any::<u64>()) {
         let page = Page { heartbeat: Nanoseconds(0), interval: Nanoseconds(interval), ..page([]) };
         prop_assert!(!page.is_fresh(Nanoseconds(now)));
     }
 
     #[test]
-    fn each_node_is_found_and_no_other(ids in ids()) {
+    fn advice_is_found_for_exactly_the_listed_nodes(ids in ids()) {
         let page = page(ids.clone());
         for id in 0..=1023 {
             let found = page.of(NodeId(id)).map(|advice| advice.node.0);
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn every_page_has_another_sequence_than_the_one_before(ids in ids(), sequence in any::<u64>()) {
+    fn every_write_changes_the_sequence_number(ids in ids(), sequence in any::<u64>()) {
         let after = |sequence| page(ids.clone()).stores(sequence).last().unwrap().1;
         prop_assert_ne!(after(sequence), sequence);
         prop_assert_ne!(after(after(sequence)), after(sequence));
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn another_version_is_named(ids in ids(), version in any::<u32>()) {
+    fn an_unsupported_version_is_rejected_by_number(ids in ids(), version in any::<u32>()) {
         let mut words = written(&[page(ids)]);
         words[1] = words[1] >> 32 << 32 | u64::from(version);
         prop_assume!(version != 1);
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn what_does_not_begin_as_a_page_is_foreign(ids in ids(), other in any::<u64>()) {
+    fn a_file_without_the_magic_number_is_foreign(ids in ids(), other in any::<u64>()) {
         let mut words = written(&[page(ids)]);
         prop_assume!(words[0] != other);
         words[0] = other;
@@ -127,7 +127,7 @@ proptest! {
     }
 
     #[test]
-    fn nodes_out_of_order_or_with_impossible_figures_are_malformed(ids in prop::collection::btree_set(0u16..1000, 2..8).prop_map(Vec::from_iter), wrong in 0usize..4) {
+    fn nodes_out_of_order_or_with_invalid_values_are_malformed(ids in prop::collection::btree_set(0u16..1000, 2..8).prop_map(Vec::from_iter), wrong in 0usize..4) {
         let mut words = written(&[page(ids.iter().copied())]);
         let first = 16;
         match wrong {
@@ -141,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn reading_asks_for_no_word_beyond_the_file() {
+fn reading_never_accesses_a_word_beyond_the_page() {
     for count in [0, 1, 1024] {
         let words = written(&[page(0..count)]);
         let mut most = 0;

@@ -19,7 +19,7 @@ fn loads() -> impl Strategy<Value = Vec<u64>> {
 
 proptest! {
     #[test]
-    fn no_load_counts_as_less_than_idle(stated in prop::option::of(Just(100u64)), loads in prop::collection::vec(20u64..300, 1..12)) {
+    fn loaded_latency_is_never_below_idle_latency(stated in prop::option::of(Just(100u64)), loads in prop::collection::vec(20u64..300, 1..12)) {
         let mut one = Advisor::new(&[known(0, stated)]);
         for load in loads {
             one.step(&[look(load)]);
@@ -29,7 +29,7 @@ proptest! {
     }
 
     #[test]
-    fn idle_latency_is_the_least_seen_or_what_firmware_states(stated in prop::option::of(50u64..400), loads in loads()) {
+    fn idle_latency_is_the_lowest_sample_or_the_firmware_latency(stated in prop::option::of(50u64..400), loads in loads()) {
         let mut one = Advisor::new(&[known(0, stated)]);
         let mut least = u64::MAX;
         for load in loads {
@@ -45,7 +45,7 @@ proptest! {
     }
 
     #[test]
-    fn nodes_are_judged_apart(a in loads(), b in loads()) {
+    fn nodes_are_evaluated_independently(a in loads(), b in loads()) {
         let looks = || a.iter().zip(&b);
         let mut both = Advisor::new(&[known(0, Some(100)), known(1, None)]);
         looks().for_each(|(a, b)| both.step(&[look(*a), look(*b)]));
@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_said_is_by_rising_id_whatever_the_order_of_distance(ids in prop::collection::btree_set(0u16..1024, 1..8).prop_map(Vec::from_iter).prop_shuffle(), steps in 1usize..10) {
+    fn advice_is_ordered_by_node_id_for_any_order_of_distance(ids in prop::collection::btree_set(0u16..1024, 1..8).prop_map(Vec::from_iter).prop_shuffle(), steps in 1usize..10) {
         let nodes: Vec<Known> = ids.iter().map(|id| known(*id, Some(100))).collect();
         let mut one = Advisor::new(&nodes);
         (0..steps).for_each(|_| one.step(&vec![look(120); nodes.len()]));
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn a_node_that_was_not_seen_is_not_spoken_of(nodes in 1u16..6, seen in 0usize..6) {
+    fn a_node_without_samples_gets_no_advice(nodes in 1u16..6, seen in 0usize..6) {
         let all: Vec<Known> = (0..nodes).map(|id| known(id, None)).collect();
         let mut one = Advisor::new(&all);
         one.step(&vec![look(100); seen.min(all.len())]);
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn room_is_that_of_the_last_look(shares in prop::collection::vec(0u32..=10_000, 1..10)) {
+    fn free_capacity_is_that_of_the_latest_sample(shares in prop::collection::vec(0u32..=10_000, 1..10)) {
         let mut one = Advisor::new(&[known(4, None)]);
         for share in shares {
             one.step(&[Look { free: BasisPoints(share), ..look(100) }]);
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn nine_tenths_of_its_bandwidth_make_a_node_busy_at_once(most in 10u64..1 << 40, used in 0u64..1 << 40) {
+    fn a_node_is_busy_at_nine_tenths_of_its_bandwidth(most in 10u64..1 << 40, used in 0u64..1 << 40) {
         let node = Known { read: Some(BytesPerSecond(most)), ..known(0, Some(100)) };
         let mut one = Advisor::new(&[node]);
         one.step(&[Look { used: Some(BytesPerSecond(used)), ..look(100) }]);
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn dearer_looks_never_come_sooner(asked in 0u64..1 << 40, cpu in 0u64..1 << 40, more in 0u64..1 << 40, looks in 1u64..1 << 20) {
+    fn a_higher_sampling_cost_never_shortens_the_interval(asked in 0u64..1 << 40, cpu in 0u64..1 << 40, more in 0u64..1 << 40, looks in 1u64..1 << 20) {
         let wait = |cpu| pace(Nanoseconds(asked), Nanoseconds(cpu), looks).0;
         prop_assert!(wait(cpu) >= asked && wait(cpu + more) >= wait(cpu));
         prop_assert!(wait(cpu) == asked || wait(cpu) <= cpu / looks * SHARE);

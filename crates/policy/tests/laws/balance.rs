@@ -83,7 +83,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn shifts_are_between_nodes_and_no_more_than_a_region_has_there(config in any_config(), at in shares(), waits in prop::array::uniform3(0u64..600), gbps in 2u64..16) {
+    fn shifts_join_two_nodes_and_stay_within_the_share_at_the_source(config in any_config(), at in shares(), waits in prop::array::uniform3(0u64..600), gbps in 2u64..16) {
         let seen = seen(&at, gbps, &waits);
         for decision in run(config, &seen, 6) {
             let mut left = at;
@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn a_decision_moves_no_more_than_rate_and_trust_allow(config in any_config(), at in shares(), waits in prop::array::uniform3(0u64..600), gbps in 2u64..16) {
+    fn a_decision_moves_at_most_the_bytes_allowed_by_rate_and_trust(config in any_config(), at in shares(), waits in prop::array::uniform3(0u64..600), gbps in 2u64..16) {
         for decision in run(config, &seen(&at, gbps, &waits), 6) {
             let bytes: u64 = decision.shifts.iter().map(|shift| shift.bytes.0).sum();
             prop_assert!(bytes <= config.rate.0 / 2, "half a second has half of the rate");
@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn what_each_node_may_serve_at_least_and_at_most_is_kept_to(at in shares(), waits in prop::array::uniform3(0u64..600), pinned in 0usize..3) {
+    fn shifts_respect_the_minimum_and_maximum_share_of_each_node(at in shares(), waits in prop::array::uniform3(0u64..600), pinned in 0usize..3) {
         let mut seen = seen(&at, 10, &waits);
         (seen.regions[0].least[pinned], seen.regions[0].most[pinned]) = (BasisPoints(at[pinned]), BasisPoints(at[pinned]));
         for decision in run(Config::default(), &seen, 6) {
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn without_room_anywhere_nothing_moves(config in any_config(), at in shares(), waits in prop::array::uniform3(0u64..600)) {
+    fn nothing_moves_without_free_memory_on_any_node(config in any_config(), at in shares(), waits in prop::array::uniform3(0u64..600)) {
         let seen = Observation { room: vec![Bytes(0); 3], ..seen(&at, 10, &waits) };
         for decision in run(config, &seen, 6) {
             prop_assert!(decision.shifts.is_empty());
@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn a_machine_used_evenly_is_left_alone(nodes in 2usize..5, gbps in 2u64..12, wait in 0u64..60) {
+    fn an_evenly_used_machine_gets_no_shifts(nodes in 2usize..5, gbps in 2u64..12, wait in 0u64..60) {
         let share = 10_000 / u32::try_from(nodes).unwrap();
         let mut at = vec![share; nodes];
         at[0] += 10_000 - share * u32::try_from(nodes).unwrap();
@@ -139,7 +139,7 @@ proptest! {
     }
 
     #[test]
-    fn equal_latencies_are_left_alone_by_the_law_of_averages(at in shares(), latency in 50u64..2_000) {
+    fn the_equal_latency_law_moves_nothing_at_equal_latencies(at in shares(), latency in 50u64..2_000) {
         let mut seen = seen(&at, 10, &[0; 3]);
         seen.latency = vec![vec![Some(Nanoseconds(latency)); 3]; 3];
         for decision in run(Config { law: Law::Average, ..Config::default() }, &seen, 10) {
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn what_moves_by_the_law_of_averages_goes_to_where_latency_is_less(at in shares(), waits in prop::array::uniform3(0u64..600)) {
+    fn the_equal_latency_law_moves_memory_to_nodes_with_lower_latency(at in shares(), waits in prop::array::uniform3(0u64..600)) {
         let seen = seen(&at, 10, &waits);
         for decision in run(Config { law: Law::Average, ..Config::default() }, &seen, 3) {
             for shift in &decision.shifts {
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn weights_are_parts_of_64_for_each_region_and_confidence_is_a_share(config in any_config(), at in shares(), waits in prop::array::uniform3(0u64..600), regions in 1usize..4) {
+    fn weights_add_up_to_64_for_each_region_and_confidence_is_at_most_one(config in any_config(), at in shares(), waits in prop::array::uniform3(0u64..600), regions in 1usize..4) {
         let mut seen = seen(&at, 10, &waits);
         seen.regions = vec![seen.regions[0].clone(); regions];
         seen.regions.iter_mut().for_each(|one| one.by = vec![BasisPoints(10_000 / u32::try_from(regions).unwrap()); 3]);
@@ -172,7 +172,7 @@ proptest! {
     }
 
     #[test]
-    fn an_observation_of_another_shape_is_refused_and_the_next_is_taken(at in shares(), wrong in 0usize..6) {
+    fn an_observation_of_another_shape_is_rejected_and_changes_no_state(at in shares(), wrong in 0usize..6) {
         let good = seen(&at, 10, &[0, 100, 200]);
         let mut bad = good.clone();
         match wrong {
@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn old_readings_are_not_acted_upon_unless_use_is_counted(at in shares(), waits in prop::array::uniform3(0u64..600), late in 1u64..1 << 40) {
+    fn stale_readings_cause_no_migration_unless_traffic_is_counted(at in shares(), waits in prop::array::uniform3(0u64..600), late in 1u64..1 << 40) {
         let config = Config::default();
         let old = Observation { age: Nanoseconds(config.age_most.0 + late), ..seen(&at, 10, &waits) };
         let decision = &run(config, &old, 1)[0];
@@ -215,7 +215,7 @@ proptest! {
 }
 
 #[test]
-fn memory_on_one_node_of_three_is_spread_if_it_is_used_by_all_and_waited_for() {
+fn shared_memory_on_one_congested_node_of_three_is_spread() {
     for law in [Law::Marginal, Law::Average] {
         let busy = seen(&[9_000, 500, 500], 6, &[700, 0, 0]);
         let found = run(Config { law, ..Config::default() }, &busy, 6);

@@ -40,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn points_mean_the_same_in_any_order_and_twice(points in points(), asked in any_mix()) {
+    fn order_and_repetition_of_points_do_not_matter(points in points(), asked in any_mix()) {
         let known = BandwidthByMix::from_points(points.clone()).unwrap();
         let reversed = BandwidthByMix::from_points(points.iter().rev().copied()).unwrap();
         let twice = BandwidthByMix::from_points(points.iter().chain(&points).copied()).unwrap();
@@ -50,7 +50,7 @@ proptest! {
     }
 
     #[test]
-    fn a_known_point_is_given_back_exactly(points in points()) {
+    fn a_known_point_is_returned_exactly(points in points()) {
         let known = BandwidthByMix::from_points(points.clone()).unwrap();
         for (mix, bandwidth) in points {
             prop_assert_eq!(known.at(mix), Ok(bandwidth));
@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mix_is_answered_if_it_lies_between_known_ones_and_refused_outside(points in points(), asked in any_mix()) {
+    fn a_mix_within_the_known_range_is_interpolated_and_rejected_outside(points in points(), asked in any_mix()) {
         let known = BandwidthByMix::from_points(points.clone()).unwrap();
         let more_writes = |a: Mix, b: Mix| u32::from(a.writes()) * u32::from(b.reads()) > u32::from(b.writes()) * u32::from(a.reads());
         let [first, last] = [known.points()[0].0, known.points()[points.len() - 1].0];
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn where_reads_are_faster_one_more_read_is_never_slower(reads in 0u16..100, writes in 1u16..=100, write in rate(), more in 0u64..1 << 40) {
+    fn more_reads_never_lower_bandwidth_if_reads_are_faster(reads in 0u16..100, writes in 1u16..=100, write in rate(), more in 0u64..1 << 40) {
         let known = bus(write + more, write);
         let [fewer, more] = [reads, reads + 1].map(|reads| Mix::new(reads, writes).unwrap());
         prop_assert!(at(&known, more) >= at(&known, fewer));
@@ -114,7 +114,7 @@ proptest! {
 }
 
 #[test]
-fn one_point_answers_for_its_own_mix_alone() {
+fn a_single_point_gives_a_bandwidth_for_its_own_mix_only() {
     let known = BandwidthByMix::from_points([(Mix::TWO_TO_ONE, BytesPerSecond(5))]).unwrap();
     assert_eq!(known.at(Mix::TWO_TO_ONE), Ok(BytesPerSecond(5)));
     for mix in [Mix::READS, Mix::ONE_TO_ONE] {

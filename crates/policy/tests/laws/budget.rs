@@ -21,7 +21,7 @@ fn any_usage() -> impl Strategy<Value = Usage> {
 
 proptest! {
     #[test]
-    fn no_more_moves_than_there_is_and_never_both_ways(
+    fn a_step_moves_at_most_the_usage_and_in_one_direction_only(
         budget in budget(), usages in prop::collection::vec((any_usage(), 1u64..10_000_000_000), 1..20),
     ) {
         let mut keeper = Keeper::new(budget);
@@ -47,7 +47,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_moved_is_followed_by_rest(budget in budget(), usage in any_usage()) {
+    fn a_completed_migration_needs_no_further_moves(budget in budget(), usage in any_usage()) {
         let mut keeper = Keeper::new(budget);
         let tick = Nanoseconds(100_000_000);
         let moves = keeper.step(usage, tick);

@@ -80,7 +80,7 @@ fn acted(table: &mut Table, decision: &Decision) {
 
 proptest! {
     #[test]
-    fn every_sampled_page_is_acted_on_once_or_left_for_a_reason(round in any_round(), table in any_table()) {
+    fn every_sampled_page_gets_one_action_or_a_reason_for_none(round in any_round(), table in any_table()) {
         let decision = step(&round, &table);
         let pages: BTreeSet<Page> = decision.actions.iter().map(|(action, _)| page_of(action)).collect();
         prop_assert_eq!(pages.len(), decision.actions.len());
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn only_pages_that_several_read_and_none_wrote_are_replicated_and_only_to_readers(round in any_round(), table in any_table()) {
+    fn only_pages_read_by_several_nodes_and_never_written_are_replicated(round in any_round(), table in any_table()) {
         let decision = step(&round, &table);
         for (action, _) in &decision.actions {
             if let Action::Replicate { page, on } = action {
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn a_write_seen_to_every_page_leaves_nothing_to_replicate(round in any_round(), table in any_table()) {
+    fn a_sampled_write_to_every_page_prevents_all_replication(round in any_round(), table in any_table()) {
         let mut written = table.clone();
         for (page, one) in table.pages() {
             written.add(Sample { page: *page, node: one.node, huge: false, cpu: 0, write: true });
@@ -136,7 +136,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_goes_to_nodes_without_memory_or_without_room(round in any_round(), table in any_table(), node in 0..NODES, is_full in any::<bool>()) {
+    fn no_page_is_moved_to_nodes_without_memory_or_free_memory(round in any_round(), table in any_table(), node in 0..NODES, is_full in any::<bool>()) {
         let mut round = round;
         match is_full {
             true => round.nodes[node].free = Bytes(0),
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn what_has_moved_as_told_is_not_moved_again(round in any_round(), table in any_table()) {
+    fn pages_that_moved_as_decided_are_not_moved_again(round in any_round(), table in any_table()) {
         let mut table = table;
         let mut one = Carrefour::new(config());
         let first = one.step(&round, &table);
@@ -173,7 +173,7 @@ proptest! {
     }
 
     #[test]
-    fn a_longer_round_with_as_many_more_accesses_is_decided_alike(round in any_round(), table in any_table(), times in 1u64..20) {
+    fn scaling_time_and_accesses_of_a_round_changes_no_decision(round in any_round(), table in any_table(), times in 1u64..20) {
         let mut longer = round.clone();
         longer.elapsed.0 *= times;
         longer.accesses.iter_mut().flatten().for_each(|cell| *cell *= times);
@@ -181,7 +181,7 @@ proptest! {
     }
 
     #[test]
-    fn a_page_moves_as_often_as_it_may_and_no_more(round in any_round(), table in any_table(), most in 1u32..4, seed in any::<u64>()) {
+    fn a_page_moves_at_most_the_configured_number_of_times(round in any_round(), table in any_table(), most in 1u32..4, seed in any::<u64>()) {
         let config = Config { moves_per_page: most, draw: Draw::Anew { seed }, ..config() };
         let (mut one, mut table) = (Carrefour::new(config), table);
         let mut moved: BTreeMap<Page, u32> = BTreeMap::new();
@@ -194,7 +194,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_seed_draws_alike_and_rounds_draw_anew(table in any_table(), seed in any::<u64>()) {
+    fn the_same_seed_gives_the_same_decisions_in_every_round(table in any_table(), seed in any::<u64>()) {
         let config = || Config { draw: Draw::Anew { seed }, ..config() };
         let round = round(&[97, 1, 1, 1].repeat(4), 9);
         let (mut one, mut other) = (Carrefour::new(config()), Carrefour::new(config()));
@@ -215,7 +215,7 @@ proptest! {
 }
 
 #[test]
-fn on_a_busy_uneven_machine_all_mechanisms_have_something_to_do() {
+fn a_busy_unbalanced_machine_uses_all_mechanisms() {
     let mut table = Table::new(30_000, NODES);
     for (number, cpus) in [(0, vec![1, 1]), (1, vec![0, 2]), (2, vec![0, 3])] {
         for copy in 0..10 {

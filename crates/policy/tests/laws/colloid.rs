@@ -23,7 +23,7 @@ fn after(share: u32, wish: Wish) -> u32 {
 
 proptest! {
     #[test]
-    fn the_wish_is_towards_the_tier_that_is_faster_now(readings in prop::collection::vec((1u64..5_000, 1u64..5_000, 0u32..=10_000), 1..40)) {
+    fn shifts_go_to_the_tier_with_the_lower_present_latency(readings in prop::collection::vec((1u64..5_000, 1u64..5_000, 0u32..=10_000), 1..40)) {
         let mut one = at_once();
         for (near, far, share) in readings {
             match step(&mut one, near, far, share) {
@@ -35,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn equal_latencies_are_stayed_at_however_long(latency in 100u64..5_000, off in 0u64..=5, share in 0u32..=10_000) {
+    fn equal_latencies_never_cause_a_shift(latency in 100u64..5_000, off in 0u64..=5, share in 0u32..=10_000) {
         let mut one = Colloid::new(Config::default());
         for _ in 0..30 {
             prop_assert_eq!(step(&mut one, latency, latency - latency * off / 100, share), Wish::Stay);
@@ -43,7 +43,7 @@ proptest! {
     }
 
     #[test]
-    fn scaling_both_latencies_changes_no_wish(readings in prop::collection::vec((1u64..5_000, 1u64..5_000, 0u32..=10_000), 1..30), by in 1u64..1_000) {
+    fn scaling_both_latencies_changes_no_decision(readings in prop::collection::vec((1u64..5_000, 1u64..5_000, 0u32..=10_000), 1..30), by in 1u64..1_000) {
         let (mut one, mut scaled) = (at_once(), at_once());
         for (near, far, share) in readings {
             prop_assert_eq!(step(&mut one, near, far, share), step(&mut scaled, near * by, far * by, share));
@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn swapping_the_tiers_mirrors_the_first_wish(near in 1u64..5_000, far in 1u64..5_000, share in 0u32..=10_000) {
+    fn swapping_the_tiers_mirrors_the_first_decision(near in 1u64..5_000, far in 1u64..5_000, share in 0u32..=10_000) {
         let wish = step(&mut at_once(), near, far, share);
         let mirrored = step(&mut at_once(), far, near, 10_000 - share);
         match (wish, mirrored) {
@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn where_near_latency_rises_with_its_share_the_crossing_is_found(crossing in 500u32..9_500, start in 0u32..=10_000, slope in 1u64..20) {
+    fn the_share_converges_to_the_crossing_of_the_latencies(crossing in 500u32..9_500, start in 0u32..=10_000, slope in 1u64..20) {
         let mut one = at_once();
         let mut share = start;
         // Latencies meet where the share is `crossing`.
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn latencies_that_are_only_felt_ask_for_nothing_but_count(share in 0u32..=10_000, readings in 1usize..60) {
+    fn latencies_recorded_without_a_decision_update_the_averages(share in 0u32..=10_000, readings in 1usize..60) {
         let mut one = Colloid::new(Config::default());
         (0..readings).for_each(|_| one.feel(Nanoseconds(300), Nanoseconds(100)));
         // One reading the other way does not outweigh the earlier ones.

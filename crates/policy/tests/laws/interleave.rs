@@ -37,7 +37,7 @@ fn any_loads() -> impl Strategy<Value = Vec<u64>> {
 
 proptest! {
     #[test]
-    fn an_idle_machine_keeps_all_near(rule in any_rule(), pace in 1u8..=PARTS, nodes in 1usize..5, steps in 1usize..50) {
+    fn an_idle_machine_keeps_all_weight_on_near_memory(rule in any_rule(), pace in 1u8..=PARTS, nodes in 1usize..5, steps in 1usize..50) {
         let places = places(nodes);
         let mut one = Interleave::new(rule, pace, places.clone());
         (0..steps).for_each(|_| one.step(&seen(&places, &vec![100; nodes])));
@@ -45,7 +45,7 @@ proptest! {
     }
 
     #[test]
-    fn a_step_moves_at_most_the_pace_and_from_one_node_to_one(rule in any_rule(), pace in 1u8..=PARTS, looks in prop::collection::vec(prop::collection::vec(100u64..600, 4), 1..40)) {
+    fn a_step_moves_at_most_the_pace_between_two_nodes(rule in any_rule(), pace in 1u8..=PARTS, looks in prop::collection::vec(prop::collection::vec(100u64..600, 4), 1..40)) {
         let places = places(4);
         let mut one = Interleave::new(rule, pace, places.clone());
         for look in looks {
@@ -61,7 +61,7 @@ proptest! {
     }
 
     #[test]
-    fn a_saturated_node_gets_nothing_more(rule in any_rule(), loads in any_loads(), steps in 1usize..60) {
+    fn a_saturated_node_never_gains_weight(rule in any_rule(), loads in any_loads(), steps in 1usize..60) {
         let places = places(loads.len());
         let mut one = Interleave::new(rule, 1, places.clone());
         for _ in 0..steps {
@@ -74,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn a_full_node_gets_nothing_and_is_left_where_another_has_room(rule in any_rule(), loads in any_loads(), full in any::<prop::sample::Index>()) {
+    fn a_full_node_gets_no_weight_and_loses_its_own_to_other_nodes(rule in any_rule(), loads in any_loads(), full in any::<prop::sample::Index>()) {
         let places = places(loads.len());
         let full = full.index(loads.len());
         let mut look = seen(&places, &loads);
@@ -89,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn where_all_nodes_are_full_nothing_moves(rule in any_rule(), loads in any_loads(), steps in 1usize..40) {
+    fn weights_do_not_change_if_all_nodes_are_full(rule in any_rule(), loads in any_loads(), steps in 1usize..40) {
         let places = places(loads.len());
         let mut look = seen(&places, &loads);
         look.iter_mut().for_each(|seen| seen.free = BasisPoints(0));
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn under_a_constant_load_weights_come_to_rest(rule in any_rule(), loads in any_loads(), pace in 1u8..=PARTS) {
+    fn weights_converge_under_a_constant_load(rule in any_rule(), loads in any_loads(), pace in 1u8..=PARTS) {
         let places = places(loads.len());
         let look = seen(&places, &loads);
         let mut one = Interleave::new(rule, pace, places);
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn a_lone_node_has_all_whatever_its_load(rule in any_rule(), loads in prop::collection::vec((any::<u64>(), 0u32..=10_000), 1..20)) {
+    fn a_single_node_has_all_weight_at_any_load(rule in any_rule(), loads in prop::collection::vec((any::<u64>(), 0u32..=10_000), 1..20)) {
         let mut one = Interleave::new(rule, 1, places(1));
         for (load, share) in loads {
             one.step(&[Seen { load: Nanoseconds(load), free: BasisPoints(share), placed: load }]);
@@ -148,7 +148,7 @@ proptest! {
     }
 
     #[test]
-    fn a_node_that_has_too_much_gets_nothing_until_the_others_have_caught_up(parts in prop::collection::vec(1u8..=16, 2..5), ahead in any::<prop::sample::Index>()) {
+    fn a_node_above_its_weight_gets_nothing_until_the_others_catch_up(parts in prop::collection::vec(1u8..=16, 2..5), ahead in any::<prop::sample::Index>()) {
         let ahead = ahead.index(parts.len());
         let mut placed = vec![0u64; parts.len()];
         placed[ahead] = 100 * u64::from(parts[ahead]);
@@ -157,7 +157,7 @@ proptest! {
 }
 
 #[test]
-fn an_unknown_idle_latency_is_never_saturated() {
+fn a_node_with_unknown_idle_latency_is_never_saturated() {
     for rule in [Rule::Saturation, Rule::Order] {
         let mut unknown = places(2);
         unknown[0].idle = Nanoseconds(0);

@@ -40,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn shares_are_shares(cells in cells(), coverage in 1u32..20_000, elapsed in 1_000u64..1 << 40) {
+    fn metrics_stay_within_their_ranges(cells in cells(), coverage in 1u32..20_000, elapsed in 1_000u64..1 << 40) {
         let mut one = round(&cells);
         (one.coverage, one.elapsed) = (BasisPoints(coverage), Nanoseconds(elapsed));
         if let Some(found) = Metrics::of(&one) {
@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn as_many_accesses_in_twice_the_time_are_half_the_rate(cells in cells()) {
+    fn doubling_the_elapsed_time_halves_the_access_rate(cells in cells()) {
         let once = round(&cells);
         let twice = Round { elapsed: Nanoseconds(2_000_000_000), ..once.clone() };
         prop_assert_eq!(of(&twice).per_ms, of(&once).per_ms / 2);
@@ -59,14 +59,14 @@ proptest! {
     }
 
     #[test]
-    fn counting_half_of_the_time_is_a_round_half_as_long(cells in cells()) {
+    fn a_coverage_of_one_half_equals_a_round_of_half_the_length(cells in cells()) {
         let half = Round { coverage: BasisPoints(5_000), ..round(&cells) };
         let short = Round { elapsed: Nanoseconds(500_000_000), ..round(&cells) };
         prop_assert_eq!(of(&half), of(&short));
     }
 
     #[test]
-    fn an_access_more_to_own_memory_never_lowers_the_local_share(cells in cells(), node in 0..NODES, more in 0u64..1 << 40) {
+    fn more_local_accesses_never_lower_the_local_access_ratio(cells in cells(), node in 0..NODES, more in 0u64..1 << 40) {
         let before = of(&round(&cells));
         let mut cells = cells;
         cells[node * NODES + node] += more;
@@ -74,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn remote_accesses_alone_are_not_local_at_all(cells in cells()) {
+    fn remote_accesses_alone_give_a_local_share_of_zero(cells in cells()) {
         let remote = cells.iter().enumerate().map(|(at, cell)| if at / NODES == at % NODES { 0 } else { cell + 1 });
         prop_assert_eq!(of(&round(&remote.collect::<Vec<_>>())).local, BasisPoints(0));
     }
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn moving_traffic_to_a_busier_controller_never_evens_out(counts in prop::collection::vec(0u64..1 << 30, 2..8), share in 0u64..=100) {
+    fn moving_traffic_to_a_busier_controller_never_lowers_imbalance(counts in prop::collection::vec(0u64..1 << 30, 2..8), share in 0u64..=100) {
         let [less, more] = [counts.iter().min().unwrap(), counts.iter().max().unwrap()].map(|of| counts.iter().position(|one| one == of).unwrap());
         let mut moved = counts.clone();
         let by = counts[less] * share / 100;
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn equal_counts_are_even_however_many(count in any::<u64>(), nodes in 0usize..9) {
+    fn equal_counts_have_no_imbalance(count in any::<u64>(), nodes in 0usize..9) {
         prop_assert_eq!(imbalance(&vec![count; nodes]), BasisPoints(0));
     }
 

@@ -98,7 +98,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn no_more_is_demoted_than_was_decided_or_is_free(scene in scenes(), mib in 0u64..8192) {
+    fn demotions_stay_within_the_decision_and_free_far_memory(scene in scenes(), mib in 0u64..8192) {
         let demoted = scene.boundary().demotions(&scene.nodes, mib * MIB);
         prop_assert!(sum(&demoted) <= mib * MIB);
         for (at, usage) in &scene.far {
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn no_node_gives_more_than_it_holds(scene in scenes(), mib in 0u64..8192) {
+    fn no_node_demotes_more_than_its_used_memory(scene in scenes(), mib in 0u64..8192) {
         let demoted = scene.boundary().demotions(&scene.nodes, mib * MIB);
         let taken: u64 = scene.near.iter().map(|(_, usage)| usage.total.0 - usage.free.0).sum();
         for (at, usage) in &scene.near {
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn no_more_is_promoted_than_fits_above_half_the_headroom(scene in scenes(), mib in 0u64..8192) {
+    fn promotions_leave_half_of_the_headroom_free(scene in scenes(), mib in 0u64..8192) {
         let boundary = scene.boundary();
         let demoted = boundary.demotions(&scene.nodes, mib * MIB);
         let promoted = boundary.promotions(&scene.nodes, mib * MIB, &demoted);
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn far_nodes_without_referenced_pages_give_nothing(scene in scenes(), mib in 1u64..8192) {
+    fn nothing_is_promoted_from_far_nodes_without_referenced_pages(scene in scenes(), mib in 1u64..8192) {
         let promoted = scene.boundary().promotions(&scene.nodes, mib * MIB, &[]);
         for one in promoted.iter().filter(|one| one.bytes > 0) {
             prop_assert!(scene.nodes[one.node].used() > 0);
@@ -150,7 +150,7 @@ proptest! {
     }
 
     #[test]
-    fn what_makes_free_memory_never_lowers_what_is_promoted(scene in scenes(), mib in 1u64..4096) {
+    fn demotions_never_lower_the_bytes_promoted(scene in scenes(), mib in 1u64..4096) {
         let boundary = scene.boundary();
         let demoted = boundary.demotions(&scene.nodes, mib * MIB);
         let [without, with] =
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn each_target_has_a_range_of_its_node_or_none(scene in scenes(), by_age: bool) {
+    fn each_target_gets_a_range_of_its_own_node_or_none(scene in scenes(), by_age: bool) {
         let mut scene = scene;
         let decision = decision(by_age);
         let demoted = scene.boundary().demotions(&scene.nodes, decision.demote.0);

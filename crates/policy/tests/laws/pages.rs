@@ -43,7 +43,7 @@ fn hotter(one: &Candidate, other: &Candidate) -> bool {
 
 proptest! {
     #[test]
-    fn no_more_goes_than_was_asked_for_and_no_page_twice(candidates in candidates(), most in 0u64..8 << 20) {
+    fn the_selection_stays_within_its_limit_and_has_no_duplicates(candidates in candidates(), most in 0u64..8 << 20) {
         let found = chosen(most, &candidates);
         let bytes: u64 = found.iter().map(|page| of(*page, &candidates).bytes.0).sum();
         prop_assert!(bytes <= most);
@@ -52,7 +52,7 @@ proptest! {
     }
 
     #[test]
-    fn a_page_stays_only_if_it_found_no_room_beside_hotter_ones(candidates in candidates(), most in 0u64..8 << 20) {
+    fn a_page_is_skipped_only_if_it_does_not_fit_beside_hotter_ones(candidates in candidates(), most in 0u64..8 << 20) {
         let found = chosen(most, &candidates);
         for left in candidates.iter().filter(|one| one.bytes.0 > 0 && !found.contains(&one.page)) {
             let before = found.iter().map(|page| of(*page, &candidates)).filter(|one| !hotter(left, one));
@@ -62,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn pages_of_one_size_go_hottest_first(candidates in candidates(), most in 0u64..1 << 20) {
+    fn pages_of_equal_size_are_selected_hottest_first(candidates in candidates(), most in 0u64..1 << 20) {
         let small: Vec<Candidate> = candidates.into_iter().map(|one| Candidate { bytes: Bytes(SMALL), ..one }).collect();
         let heats: Vec<u64> = chosen(most, &small).iter().map(|page| of(*page, &small).accesses).collect();
         prop_assert!(heats.iter().rev().is_sorted());
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn what_went_rests_and_the_next_hottest_go(candidates in candidates(), most in SMALL..1 << 20) {
+    fn migrated_pages_are_not_selected_again_for_eight_decisions(candidates in candidates(), most in SMALL..1 << 20) {
         let small: Vec<Candidate> = candidates.into_iter().map(|one| Candidate { bytes: Bytes(SMALL), ..one }).collect();
         let mut pages = Pages::new();
         let mut gone = BTreeSet::new();
@@ -90,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_frozen_moves_and_other_processes_do(rounds in 30u64..80) {
+    fn pages_of_a_frozen_process_stay_and_those_of_others_move(rounds in 30u64..80) {
         let of_process = |process: u32| (0..40).map(move |number| Candidate {
             page: Page { process: Process(process), number }, bytes: Bytes(SMALL), accesses: number,
         });

@@ -74,7 +74,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn next_to_no_demand_goes_to_the_nearest_node_wherever_it_stands(nodes in distinct_tiers().prop_shuffle()) {
+    fn minimal_demand_is_placed_on_the_nearest_node_in_any_order(nodes in distinct_tiers().prop_shuffle()) {
         let nearest = (0..nodes.len()).min_by_key(|at| nodes[*at].0).unwrap();
         prop_assert_eq!(weights(&tiers(&nodes), &demand(1, &[]))[nearest], PARTS);
     }
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn others_on_a_node_never_make_it_take_more(near in 40u64..200, far in 20u64..150, lines in 50u32..1_000, others in 0u32..500, more in 1u32..500) {
+    fn foreign_load_on_a_node_never_raises_its_weight(near in 40u64..200, far in 20u64..150, lines in 50u32..1_000, others in 0u32..500, more in 1u32..500) {
         let machine = tiers(&[(80, near), (180, far)]);
         for node in 0..2 {
             let taken = |lines_of_others: u32| {
@@ -110,14 +110,14 @@ proptest! {
     }
 
     #[test]
-    fn nodes_alike_get_alike(nodes in 2usize..5, lines in 200u32..3_000) {
+    fn equal_nodes_get_weights_within_one_part(nodes in 2usize..5, lines in 200u32..3_000) {
         let found = weights(&tiers(&vec![(100, 50); nodes]), &demand(lines, &[]));
         let (least, most) = (found.iter().min().unwrap(), found.iter().max().unwrap());
         prop_assert!(most - least <= 1, "{found:?}");
     }
 
     #[test]
-    fn a_line_more_never_costs_less_than_an_idle_machine(nodes in distinct_tiers(), lines in 0u32..2_000) {
+    fn the_marginal_cost_of_a_line_is_at_least_idle_latency(nodes in distinct_tiers(), lines in 0u32..2_000) {
         let even = vec![BasisPoints(10_000 / u32::try_from(nodes.len()).unwrap()); nodes.len()];
         let found = costs(&tiers(&nodes), &demand(lines, &[]), &even);
         prop_assert_eq!(found.len(), nodes.len());
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn a_line_more_costs_no_less_the_more_is_asked_for(nodes in distinct_tiers(), lines in 1u32..1_500, more in 1u32..500) {
+    fn the_marginal_cost_of_a_line_never_falls_with_demand(nodes in distinct_tiers(), lines in 1u32..1_500, more in 1u32..500) {
         let machine = tiers(&nodes);
         let even = vec![BasisPoints(10_000 / u32::try_from(nodes.len()).unwrap()); nodes.len()];
         let (now, then) = (costs(&machine, &demand(lines, &[]), &even), costs(&machine, &demand(lines + more, &[]), &even));
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn think_time_lowers_what_a_line_more_costs(lines in 50u32..1_500, think in 1u64..1_000) {
+    fn think_time_lowers_the_marginal_cost_of_a_line(lines in 50u32..1_500, think in 1u64..1_000) {
         let machine = tiers(&[(80, 100), (180, 50)]);
         let at = [BasisPoints(7_000), BasisPoints(3_000)];
         let busy = costs(&machine, &demand(lines, &[]), &at);
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn two_parts_more_to_the_cheaper_node_would_make_it_the_dearer(near in 40u64..200, far in 20u64..150, far_ns in 100u64..300, lines in 20u32..1_000) {
+    fn marginal_costs_cross_within_two_parts_of_the_weights(near in 40u64..200, far in 20u64..150, far_ns in 100u64..300, lines in 20u32..1_000) {
         let (machine, demand) = (tiers(&[(80, near), (far_ns, far)]), demand(lines, &[]));
         let found = weights(&machine, &demand);
         let costs_at = |near: u32| {
@@ -162,14 +162,14 @@ proptest! {
     }
 
     #[test]
-    fn what_is_promoted_fits_near_memory(terms in terms(), heat in heat()) {
+    fn promoted_pages_fit_near_memory(terms in terms(), heat in heat()) {
         let least = threshold(&terms, &heat);
         let promoted: u64 = heat.iter().filter(|class| class.per_mib >= least).map(|class| class.bytes.0).sum();
         prop_assert!(promoted <= terms.room.0, "{} MiB from {least} on", promoted >> 20);
     }
 
     #[test]
-    fn what_is_promoted_repays_its_move_twice(terms in terms(), heat in heat()) {
+    fn promoted_pages_repay_their_migration_twice(terms in terms(), heat in heat()) {
         let least = threshold(&terms, &heat);
         for class in heat.iter().filter(|class| class.per_mib >= least) {
             let saved = u128::from(class.per_mib) * u128::from(terms.far.0 - terms.near.0) * u128::from(terms.horizon.0);
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn more_room_and_cheaper_moves_never_raise_the_threshold(terms in terms(), heat in heat(), mib in 0u64..512, less in 0u64..1_000_000) {
+    fn more_free_memory_and_cheaper_moves_never_raise_the_threshold(terms in terms(), heat in heat(), mib in 0u64..512, less in 0u64..1_000_000) {
         let roomy = Terms { room: Bytes(terms.room.0 + (mib << 20)), ..terms };
         prop_assert!(threshold(&roomy, &heat) <= threshold(&terms, &heat));
         let cheap = Terms { move_mib: Nanoseconds(terms.move_mib.0.saturating_sub(less)), ..terms };
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_promoted_to_memory_that_costs_as_much_or_more(terms in terms(), heat in heat()) {
+    fn nothing_is_promoted_to_memory_with_equal_or_higher_cost(terms in terms(), heat in heat()) {
         let found = promotion(&terms, &heat);
         prop_assert_eq!(found == Promotion::Reverse, terms.near > terms.far);
         prop_assert_eq!(found == Promotion::None, terms.near == terms.far);

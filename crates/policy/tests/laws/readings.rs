@@ -78,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn lines_add_up_in_any_grouping(first in reading(), second in reading(), third in reading()) {
+    fn appending_readings_is_associative(first in reading(), second in reading(), third in reading()) {
         let left = appended(appended(first.clone(), &second), &third);
         let right = appended(first, &appended(second, &third));
         prop_assert_eq!((left.accesses, left.served), (right.accesses, right.served));
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn a_joined_reading_knows_what_either_knows_and_prefers_the_first(first in reading(), other in reading()) {
+    fn a_joined_reading_has_the_values_of_both_and_prefers_the_first(first in reading(), other in reading()) {
         let mut both = first.clone();
         both.join(other.clone());
         prop_assert_eq!(&both.accesses, &first.accesses.clone().or(other.accesses.clone()));
@@ -133,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn counted_lines_are_the_round_whatever_was_sampled(reading in reading(), per_sample in prop::option::of(1u64..1_000)) {
+    fn counted_lines_override_samples_in_a_round(reading in reading(), per_sample in prop::option::of(1u64..1_000)) {
         let counted = Reading { per_sample, ..reading.clone() };
         if let Some(lines) = &reading.accesses {
             prop_assert_eq!(&counted.round(nodes()).accesses, lines);

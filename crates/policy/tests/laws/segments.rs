@@ -55,21 +55,21 @@ proptest! {
     }
 
     #[test]
-    fn where_nothing_was_referenced_nothing_is_promoted(ranges in ranges(), wanted in 1u64..1 << 36) {
+    fn nothing_is_promoted_if_no_page_was_referenced(ranges in ranges(), wanted in 1u64..1 << 36) {
         let mut node = scanned(&ranges, &[0; SEGMENTS]);
         let taken = node.span();
         prop_assert_eq!(node.next(Direction::Up, wanted, taken, (1, 1)), None);
     }
 
     #[test]
-    fn where_all_is_referenced_nothing_is_demoted(ranges in ranges(), wanted in 1u64..1 << 36) {
+    fn nothing_is_demoted_if_all_pages_are_referenced(ranges in ranges(), wanted in 1u64..1 << 36) {
         let mut node = scanned(&ranges, &[100; SEGMENTS]);
         let taken = node.span() / SEGMENTS as u64 * SEGMENTS as u64 / 2;
         prop_assert_eq!(node.next(Direction::Down, wanted, taken, (1, 1)), None);
     }
 
     #[test]
-    fn passes_go_on_behind_each_other_until_the_segment_is_covered(share in 20u64..=100) {
+    fn passes_continue_behind_each_other_until_the_segment_is_covered(share in 20u64..=100) {
         let range = AddrRange { start: 0, end: 256 * MIB };
         let mut shares = [0; SEGMENTS];
         shares[3] = share;

@@ -39,7 +39,7 @@ proptest! {
     }
 
     #[test]
-    fn a_table_with_room_for_all_loses_only_samples_of_unknown_cpus(samples in samples()) {
+    fn an_unlimited_table_drops_only_samples_of_unknown_cpus(samples in samples()) {
         let unknown = samples.iter().filter(|sample| sample.cpu >= 4).count();
         prop_assert_eq!(table(&samples, usize::MAX).lost(), unknown as u64);
     }
@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn writes_are_some_of_all_and_a_lone_node_has_them_all(samples in samples()) {
+    fn writes_are_at_most_all_accesses_and_a_lone_node_has_all_of_them(samples in samples()) {
         for one in table(&samples, usize::MAX).pages().values() {
             prop_assert!(u64::from(one.writes) <= one.all());
             if let Some(lone) = one.lone() {
@@ -75,7 +75,7 @@ proptest! {
     }
 
     #[test]
-    fn the_first_piece_of_a_huge_page_is_within_it(number in any::<u64>()) {
+    fn whole_returns_the_first_piece_of_the_same_huge_page(number in any::<u64>()) {
         let page = Page { process: Process(1), number };
         let whole = page.whole();
         prop_assert!(whole.number <= number && number - whole.number < PIECES);
@@ -83,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn moving_a_run_of_pages_moves_those_and_no_others(samples in samples(), start in 0u64..2_000, count in 0u64..1_000) {
+    fn placing_a_run_of_pages_changes_the_node_of_those_only(samples in samples(), start in 0u64..2_000, count in 0u64..1_000) {
         let mut table = table(&samples, usize::MAX);
         let before = table.pages().clone();
         let first = Page { process: Process(1), number: start };
@@ -96,7 +96,7 @@ proptest! {
     }
 
     #[test]
-    fn keeping_keeps_pages_and_clearing_does_not(samples in samples(), pages_max in 0usize..100) {
+    fn keep_retains_the_pages_and_clear_removes_them(samples in samples(), pages_max in 0usize..100) {
         let mut kept = table(&samples, pages_max);
         let pages = kept.pages().clone();
         kept.keep(pages_max);
@@ -106,7 +106,7 @@ proptest! {
     }
 
     #[test]
-    fn reads_of_two_times_add_up_and_never_overflow(a in any::<[u64; 2]>(), b in any::<[u64; 2]>()) {
+    fn read_counts_of_two_intervals_add_up_without_overflow(a in any::<[u64; 2]>(), b in any::<[u64; 2]>()) {
         let lines = |[reads, writes]: [u64; 2]| Reads::Lines { reads, writes };
         let sum = lines([a[0].saturating_add(b[0]), a[1].saturating_add(b[1])]);
         prop_assert_eq!(lines(a).and(lines(b)), sum);

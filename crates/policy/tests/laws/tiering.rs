@@ -86,21 +86,21 @@ fn tell(tiering: &mut Tiering, scenes: &[Scene]) {
 
 proptest! {
     #[test]
-    fn what_is_promoted_finds_room_once_demotion_is_done(scenes in scenes()) {
+    fn promotion_never_exceeds_free_near_memory_plus_demotion(scenes in scenes()) {
         for (seen, decision) in decided(goals(), &scenes) {
             prop_assert!(decision.promote.0 <= seen.near.free.0 + decision.demote.0, "{decision:?}");
         }
     }
 
     #[test]
-    fn what_is_demoted_finds_room_in_far_memory(scenes in scenes()) {
+    fn demotion_never_exceeds_free_far_memory(scenes in scenes()) {
         for (seen, decision) in decided(goals(), &scenes) {
             prop_assert!(decision.demote <= seen.far.free, "{decision:?}");
         }
     }
 
     #[test]
-    fn no_more_is_promoted_than_was_found_used_and_no_more_demoted_than_was_found_unused(scenes in scenes()) {
+    fn promotion_is_at_most_the_hot_far_and_demotion_the_cold_near_bytes(scenes in scenes()) {
         for (seen, decision) in decided(goals(), &scenes) {
             let (near, far) = (seen.near_scan, seen.far_scan);
             // Shares are kept in basis points.
@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn both_ways_together_keep_to_the_traffic_that_is_allowed(mib in 1u64..4_096, scenes in scenes()) {
+    fn promotion_and_demotion_together_stay_within_the_traffic_limit(mib in 1u64..4_096, scenes in scenes()) {
         let goals = Goals::with_traffic(BytesPerSecond(mib * MIB));
         let (mut moved, mut time) = (0u128, 0u128);
         for (seen, decision) in decided(goals, &scenes) {
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_promoted_where_far_memory_is_unused(scenes in scenes()) {
+    fn nothing_is_promoted_if_no_far_page_is_referenced(scenes in scenes()) {
         let cold: Vec<Scene> = scenes.into_iter().map(|scene| Scene { far_used: 0, ..scene }).collect();
         for (_, decision) in decided(goals(), &cold) {
             prop_assert_eq!((decision.promote, decision.reason), (Bytes(0), Reason::Fits));
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_is_demoted_where_near_memory_has_its_headroom_and_nothing_comes(scenes in scenes(), headroom in 0u32..5_000) {
+    fn nothing_is_demoted_if_headroom_is_free_and_nothing_is_promoted(scenes in scenes(), headroom in 0u32..5_000) {
         let goals = Goals { headroom: BasisPoints(headroom), ..goals() };
         for (seen, decision) in decided(goals, &scenes) {
             let kept = u128::from(seen.near.total.0) * u128::from(headroom) / 10_000;
@@ -142,7 +142,7 @@ proptest! {
     }
 
     #[test]
-    fn windows_and_periods_fit_each_other(scenes in scenes()) {
+    fn windows_and_periods_stay_within_bounds_and_consistent(scenes in scenes()) {
         let (least, most) = goals().window;
         for (_, decision) in decided(goals(), &scenes) {
             prop_assert!(decision.promote_window <= most && decision.promote_window.0 >= 1);
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn other_goals_hold_from_the_next_look_on(scenes in scenes(), least in 1u64..SECOND, more in 0u64..10 * SECOND) {
+    fn changed_goals_apply_from_the_next_scan(scenes in scenes(), least in 1u64..SECOND, more in 0u64..10 * SECOND) {
         let mut tiering = Tiering::new(goals());
         tell(&mut tiering, &scenes);
         let window = (Nanoseconds(least), Nanoseconds(least + more));
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn the_same_is_decided_alike_by_a_copy(scenes in scenes(), more in scenes()) {
+    fn a_clone_makes_the_same_decisions(scenes in scenes(), more in scenes()) {
         let mut one = Tiering::new(goals());
         tell(&mut one, &scenes);
         let mut copy = one.clone();
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn the_hot_set_is_no_more_than_what_is_taken(scenes in scenes()) {
+    fn the_estimated_hot_set_is_at_most_the_scanned_memory(scenes in scenes()) {
         let mut tiering = Tiering::new(goals());
         for scene in scenes {
             let seen = scene.look();
@@ -190,7 +190,7 @@ proptest! {
     }
 
     #[test]
-    fn upkeep_leaves_room_between_filling_and_emptying(scenes in scenes(), mib in 1u64..4_096) {
+    fn background_migration_keeps_its_free_memory_limits_and_rate_in_bounds(scenes in scenes(), mib in 1u64..4_096) {
         let goals = Goals::with_traffic(BytesPerSecond(mib * MIB));
         let mut tiering = Tiering::new(goals);
         // A far tier without pages says nothing: the share of the last scan that sampled any stays.
@@ -209,7 +209,7 @@ proptest! {
     }
 
     #[test]
-    fn relief_is_no_more_than_what_is_short_and_what_far_memory_takes(scenes in scenes(), since in 0u64..5 * SECOND) {
+    fn relief_is_at_most_the_missing_headroom_and_free_far_memory(scenes in scenes(), since in 0u64..5 * SECOND) {
         let mut tiering = Tiering::new(goals());
         for scene in scenes {
             let seen = scene.look();
@@ -222,7 +222,7 @@ proptest! {
     }
 
     #[test]
-    fn scans_use_no_more_cpu_time_than_allowed_beyond_a_minute_of_it_and_one_scan(
+    fn scans_exceed_their_cpu_limit_by_at_most_a_minute_of_it_and_one_scan(
         scenes in scenes(), cost in SECOND / 1_000..5 * SECOND, percent in 1u64..50,
     ) {
         let cpu = BasisPoints(u32::try_from(percent * 100).unwrap());
@@ -239,7 +239,7 @@ proptest! {
     }
 
     #[test]
-    fn cpu_time_between_scans_leaves_them_an_eighth_of_what_is_allowed_at_least(
+    fn cpu_time_between_scans_leaves_scans_an_eighth_of_the_allowance(
         scene in any_scene(), cost in SECOND / 1_000..5 * SECOND, percent in 1u64..50, idle_percent in 0u64..100,
     ) {
         let cpu = BasisPoints(u32::try_from(percent * 100).unwrap());
@@ -257,7 +257,7 @@ proptest! {
     }
 
     #[test]
-    fn without_far_pages_and_with_headroom_there_is_nothing_to_look_for((total, free) in side(), far in 0u64..1 << 20) {
+    fn no_scan_is_due_without_far_pages_and_with_headroom((total, free) in side(), far in 0u64..1 << 20) {
         let tiering = Tiering::new(goals());
         let near = TierUsage { total: Bytes(total * MIB), free: Bytes(free * MIB) };
         let empty = TierUsage { total: Bytes(far * MIB), free: Bytes(far * MIB) };
@@ -273,14 +273,14 @@ fn pair(near_used: u64, far_used: u64) -> Scene {
 }
 
 #[test]
-fn where_all_that_is_used_is_near_nothing_moves_for_as_long_as_that_lasts() {
+fn nothing_is_migrated_while_no_far_page_is_referenced() {
     for (_, decision) in decided(goals(), &[pair(5_000, 0); 100]) {
         assert_eq!((decision.promote, decision.demote), (Bytes(0), Bytes(0)));
     }
 }
 
 #[test]
-fn looks_get_rarer_while_nothing_is_to_be_gained_and_come_soon_when_that_ends() {
+fn scans_back_off_without_gain_and_resume_when_hot_far_pages_appear() {
     let calm = [pair(5_000, 0); 40];
     let then = [pair(5_000, 9_000)];
     let periods: Vec<u64> = decided(goals(), &[&calm[..], &then[..]].concat())
@@ -292,7 +292,7 @@ fn looks_get_rarer_while_nothing_is_to_be_gained_and_come_soon_when_that_ends() 
 }
 
 #[test]
-fn a_trial_that_brings_nothing_ends_in_a_rest_and_each_rest_is_longer() {
+fn trials_without_gain_back_off_for_longer_each_time() {
     let mut rests = Vec::new();
     let mut before = false;
     for (_, decision) in decided(goals(), &vec![pair(5_000, 5_000); 3_000]) {
@@ -309,7 +309,7 @@ fn a_trial_that_brings_nothing_ends_in_a_rest_and_each_rest_is_longer() {
 }
 
 #[test]
-fn a_full_far_memory_takes_nothing_and_what_is_hot_there_still_fills_room() {
+fn nothing_is_demoted_to_full_far_memory_and_promotion_continues() {
     let full = Scene { far: (32_768, 0), near: (8_192, 2_048), ..pair(5_000, 5_000) };
     for (_, decision) in decided(goals(), &[full; 20]) {
         assert_eq!(decision.demote, Bytes(0));

@@ -50,7 +50,7 @@ proptest! {
     }
 
     #[test]
-    fn no_set_of_nodes_reaches_more_than_what_is_worthwhile(b in prop::collection::vec(1u64..5000, 1..5)) {
+    fn no_subset_of_nodes_beats_the_worthwhile_aggregate(b in prop::collection::vec(1u64..5000, 1..5)) {
         let all = nodes(&b);
         let (found, _) = worthwhile(&all, BasisPoints(0)).unwrap();
         let found = found.aggregate(&all).unwrap();
@@ -63,14 +63,14 @@ proptest! {
     }
 
     #[test]
-    fn what_is_worthwhile_is_never_worse_than_a_node_alone(b in prop::collection::vec(1u64..1_000_000, 1..7)) {
+    fn worthwhile_nodes_are_never_slower_than_a_single_node(b in prop::collection::vec(1u64..1_000_000, 1..7)) {
         let all = nodes(&b);
         let (found, _) = worthwhile(&all, TOLERANCE).unwrap();
         prop_assert!(found.aggregate(&all).unwrap().0 >= *b.iter().max().unwrap());
     }
 
     #[test]
-    fn with_any_loss_allowed_every_node_has_one_page_unless_one_alone_has_more(b in some_nodes()) {
+    fn an_unlimited_tolerance_gives_one_page_to_every_node(b in some_nodes()) {
         let (least, most) = (b.iter().min().unwrap(), b.iter().max().unwrap());
         prop_assume!(least * b.len() as u64 >= *most);
         let found = weights(&nodes(&b), BasisPoints(10_000)).unwrap();
@@ -78,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn bandwidths_in_a_short_whole_ratio_are_met_exactly_in_lowest_terms(pages in prop::collection::vec(1u8..12, 1..6), unit in 1u64..1 << 40) {
+    fn bandwidths_in_a_small_integer_ratio_give_exact_weights(pages in prop::collection::vec(1u8..12, 1..6), unit in 1u64..1 << 40) {
         let machine = nodes(&pages.iter().map(|pages| u64::from(*pages) * unit).collect::<Vec<_>>());
         let found = weights(&machine, BasisPoints(0)).unwrap();
         let divisor = pages.iter().fold(0, |divisor, pages| gcd(u32::from(*pages), divisor));
@@ -88,7 +88,7 @@ proptest! {
     }
 
     #[test]
-    fn the_loss_is_what_is_missing_from_the_ideal(b in some_nodes(), w in prop::collection::vec(1u8..=255, 7)) {
+    fn the_loss_is_the_shortfall_from_the_ideal_aggregate(b in some_nodes(), w in prop::collection::vec(1u8..=255, 7)) {
         let (machine, given) = (nodes(&b), given(&w[..b.len()]));
         let ideal = u128::from(b.iter().sum::<u64>());
         let reached = u128::from(given.aggregate(&machine).unwrap().0);
@@ -98,7 +98,7 @@ proptest! {
     }
 
     #[test]
-    fn weights_lose_nothing_only_if_they_stand_as_bandwidths_do(b in some_nodes(), w in prop::collection::vec(1u8..=255, 7)) {
+    fn only_weights_proportional_to_bandwidths_have_no_loss(b in some_nodes(), w in prop::collection::vec(1u8..=255, 7)) {
         let (machine, given) = (nodes(&b), given(&w[..b.len()]));
         let proportional = (1..b.len()).all(|at| b[at] * u64::from(w[0]) == b[0] * u64::from(w[at]));
         prop_assert_eq!(given.loss(&machine) == Some(BasisPoints(0)), proportional);
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_worthwhile_and_what_is_left_out_are_all_nodes_and_the_slowest_are_left_out(b in prop::collection::vec(1u64..1_000_000, 1..7)) {
+    fn worthwhile_partitions_the_nodes_and_excludes_the_slowest(b in prop::collection::vec(1u64..1_000_000, 1..7)) {
         let machine = nodes(&b);
         let (kept, left_out) = worthwhile(&machine, TOLERANCE).unwrap();
         prop_assert_eq!(kept.iter().len() + left_out.len(), b.len());
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_worthwhile_can_be_weighed_as_it_is(b in prop::collection::vec(1u64..1_000_000, 1..7)) {
+    fn weights_of_the_worthwhile_nodes_equal_those_returned(b in prop::collection::vec(1u64..1_000_000, 1..7)) {
         let machine = nodes(&b);
         let (kept, _) = worthwhile(&machine, TOLERANCE).unwrap();
         let rest: Bandwidths = kept.iter().map(|(node, _)| (node, machine[&node])).collect();
@@ -152,7 +152,7 @@ proptest! {
     }
 
     #[test]
-    fn an_unmeasured_node_is_an_error_for_weights_and_for_what_is_worthwhile(b in some_nodes(), at in any::<prop::sample::Index>()) {
+    fn weights_and_worthwhile_reject_an_unmeasured_node(b in some_nodes(), at in any::<prop::sample::Index>()) {
         let mut b = b;
         let at = at.index(b.len());
         b[at] = 0;
@@ -163,7 +163,7 @@ proptest! {
 }
 
 #[test]
-fn as_many_equal_nodes_as_a_round_has_pages_get_one_page_each() {
+fn up_to_64_equal_nodes_get_one_page_each() {
     let most = usize::try_from(ROUND_MAX).unwrap();
     for count in [1, 2, most - 1, most] {
         let found = weights(&nodes(&vec![7; count]), BasisPoints(0)).unwrap();
@@ -174,7 +174,7 @@ fn as_many_equal_nodes_as_a_round_has_pages_get_one_page_each() {
 }
 
 #[test]
-fn hbm_dram_and_persistent_memory_of_a_reported_machine_are_not_all_weighed() {
+fn a_reported_machine_with_hbm_excludes_its_persistent_memory() {
     let machine = nodes(&[1000, 1000, 10_000, 10_000, 100, 100, 100].map(|gb| gb * 1_000_000_000));
     let (found, left_out) = worthwhile(&machine, TOLERANCE).unwrap();
     assert!(found.aggregate(&machine).unwrap().0 >= 21_000 * 1_000_000_000, "{found}");

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chase_comes_back_to_its_start_after_one_round_and_not_before() {
+    fn a_chase_returns_to_its_start_only_after_a_full_round() {
         let mut lines = vec![Line::default(); 2 * 64];
         let mut chase = Chase::new(&mut lines, 32, 7).unwrap();
         let start = chase.at;
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_lines_no_chase() {
+    fn fewer_than_two_lines_give_no_chase() {
         assert!(Chase::new(&mut [], 8, 1).is_none());
         assert!(Chase::new(&mut [Line::default()], 8, 1).is_none());
     }

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_not_there_is_refused_by_number() {
+    fn a_missing_node_is_rejected_by_number() {
         let error = Region::on_node(1, NodeId(1023), false).unwrap_err().to_string();
         assert!(error.contains("node 1023"), "{error}");
     }

@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_beyond_a_whole_group_are_left_alone() {
+    fn lines_beyond_the_last_full_group_are_not_accessed() {
         let mut lines = vec![Line::default(); 13];
         modify(&mut lines);
         assert_eq!(read(&lines), 8);

@@ -16,7 +16,7 @@ fn packed(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn the_form_for_eyes_and_the_raw_one_are_the_same_record() {
+fn the_human_readable_and_raw_formats_give_the_same_record() {
     let (human, findings) = import(HUMAN.as_bytes()).unwrap();
     assert_eq!(findings, Vec::<String>::new());
     assert_eq!(import(RAW.as_bytes()).unwrap().0, human);
@@ -26,7 +26,7 @@ fn the_form_for_eyes_and_the_raw_one_are_the_same_record() {
 }
 
 #[test]
-fn times_intervals_and_regions_are_taken_over() {
+fn times_intervals_and_regions_are_imported() {
     let (record, _) = import(HUMAN.as_bytes()).unwrap();
     assert_eq!(record.header.intervals, DEFAULT);
     assert_eq!(record.header.started_unix_ns, 0);
@@ -40,7 +40,7 @@ fn times_intervals_and_regions_are_taken_over() {
 }
 
 #[test]
-fn several_targets_at_one_time_make_one_snapshot() {
+fn targets_sampled_at_the_same_time_form_one_snapshot() {
     let records: String = RAW.trim().trim_end_matches(']').to_string();
     let second = RAW.trim().trim_start_matches('[');
     let (record, _) = import(format!("{records},{second}").as_bytes()).unwrap();
@@ -49,7 +49,7 @@ fn several_targets_at_one_time_make_one_snapshot() {
 }
 
 #[test]
-fn what_is_missing_or_can_not_be_is_said() {
+fn missing_and_invalid_fields_are_reported() {
     let text = r#"[{"intervals": null, "snapshots": [{"start_time": 5, "end_time": 9, "regions": [
         {"start": 0, "end": 4096, "nr_accesses": {"samples": 1}, "age": {"aggr_intervals": 2}},
         {"start": 0, "end": 8192, "nr_accesses": {"samples": 1}},
@@ -80,7 +80,7 @@ fn other_files_are_refused_with_a_reason() {
 }
 
 #[test]
-fn what_unpacks_without_end_is_cut_off() {
+fn a_file_that_decompresses_beyond_the_limit_is_rejected() {
     let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::fast());
     let blank = vec![b' '; 1 << 20];
     for _ in 0..=(BYTES_MAX >> 20) {
@@ -117,7 +117,7 @@ fn figure() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn a_changed_or_cut_file_is_refused_or_still_a_record(
+    fn a_corrupted_or_truncated_file_is_rejected_or_gives_a_valid_record(
         raw: bool,
         cut: prop::sample::Index,
         spots in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn any_figures_are_refused_or_make_a_record(f in prop::collection::vec(figure(), 12)) {
+    fn arbitrary_values_are_rejected_or_give_a_valid_record(f in prop::collection::vec(figure(), 12)) {
         let region = |at: usize| format!(
             r#"{{"start": {}, "end": {}, "nr_accesses": {{"samples": {}, "percent": null}}, "age": {{"usec": {}}}}}"#,
             f[at], f[at + 1], f[at + 2], f[at + 3]
@@ -160,7 +160,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_refused_not_believed(bytes: Vec<u8>) {
+    fn importing_arbitrary_bytes_never_panics(bytes: Vec<u8>) {
         let _ = import(&bytes);
         let _ = import(&packed(&String::from_utf8_lossy(&bytes)));
     }

@@ -213,12 +213,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_a_figure_or_none(text: String) {
+        fn parsing_arbitrary_text_never_panics(text: String) {
             let _ = (size(&text), time(&text, 1), count(&text), percent(&text));
         }
 
         #[test]
-        fn a_number_with_commas_is_the_number(number: u64) {
+        fn thousands_separators_are_ignored(number: u64) {
             let mut text = number.to_string();
             for at in (1..text.len()).rev().filter(|at| (text.len() - at).is_multiple_of(3)).collect::<Vec<_>>() {
                 text.insert(at, ',');

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_touches_is_left_out_and_counted() {
+    fn memory_without_accesses_is_omitted_and_counted() {
         let (areas, left_out) = areas(&testkit::moving_hot_set(), Which::Accessed);
         // 60 GiB lie between near and far memory, and 1.75 GiB between the two locations of the hot set.
         let far = 65_536 + 1024;
@@ -169,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn all_that_was_monitored_can_be_had_still_without_the_hole_in_the_addresses() {
+    fn monitored_areas_omit_the_hole_in_the_addresses() {
         let (areas, left_out) = areas(&testkit::moving_hot_set(), Which::Monitored);
         assert_eq!((spans(&areas), left_out), (vec![(4096, 1024), (65_536, 4096)], 0));
     }
 
     #[test]
-    fn a_rare_look_at_a_large_idle_area_does_not_make_it_worth_showing() {
+    fn a_rare_access_to_a_large_idle_area_does_not_show_it() {
         let mut record = testkit::moving_hot_set();
         let last = record.accesses[30].targets[0].regions.last_mut().unwrap();
         last.accesses = 1;
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_any_access_shows_what_was_monitored() {
+    fn a_record_without_accesses_shows_the_monitored_areas() {
         let mut record = testkit::short();
         for region in record.accesses.iter_mut().flat_map(|of| &mut of.targets[0].regions) {
             region.accesses = 0;
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_processes_those_with_the_most_accesses_are_shown() {
+    fn the_processes_with_the_most_accesses_are_shown() {
         let mut record = testkit::short();
         let one = record.accesses[0].targets[0].clone();
         for access in &mut record.accesses {
@@ -218,7 +218,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn areas_are_sorted_disjoint_and_as_many_as_targets_need(record in arbitrary::record()) {
+        fn areas_are_sorted_disjoint_and_limited_in_number(record in arbitrary::record()) {
             for which in [Which::Accessed, Which::Monitored] {
                 let (areas, _) = areas(&record, which);
                 for pair in areas.windows(2) {

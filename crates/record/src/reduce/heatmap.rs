@@ -165,7 +165,7 @@ mod tests {
     const SHAPE: Shape = Shape { columns: 64, rows: 60, which: Which::Accessed };
 
     #[test]
-    fn the_hot_set_is_seen_to_move() {
+    fn the_heatmap_shows_the_moving_hot_set() {
         let map = heatmap(&testkit::moving_hot_set(), SHAPE).unwrap();
         assert_eq!((map.rows, map.areas.len()), (60, 4));
         let mean = |area: usize, row: usize| {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_average_what_they_hold_by_bytes_and_time() {
+    fn cells_average_their_regions_weighted_by_bytes_and_time() {
         let mut record = testkit::short();
         let intervals = record.header.intervals;
         let page = |start: u64, end: u64, accesses| Region {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_monitored_is_not_cold_but_unknown() {
+    fn memory_that_was_not_monitored_is_unknown_and_not_cold() {
         let mut record = testkit::short();
         record.accesses[0].targets.clear();
         let map = heatmap(&record, Shape { rows: 3, ..SHAPE }).unwrap();

@@ -83,7 +83,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn the_hot_set_is_followed_from_far_to_near() {
+    fn the_hot_set_moves_from_far_to_near_memory() {
         let (sets, median) = hot(&testkit::moving_hot_set());
         // 256 MiB at 18 samples and 128 MiB at 2: nine tenths of it are 243 MiB of the first.
         assert_eq!(median / MIB, 243);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn without_physical_addresses_it_is_nowhere() {
+    fn without_physical_addresses_the_hot_set_has_no_nodes() {
         let mut record = testkit::short();
         record.header.operations = Operations::Virtual;
         assert!(hot(&record).0.iter().all(|set| set.nodes.is_empty() && set.bytes > 0));
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_never_larger_than_what_was_accessed(record in arbitrary::record()) {
+        fn the_hot_set_is_never_larger_than_the_accessed_memory(record in arbitrary::record()) {
             let accessed = super::super::wss::wss(&record, 0);
             for (set, (_, accessed)) in hot(&record).0.iter().zip(accessed.iter().flat_map(|of| &of.series)) {
                 prop_assert!(set.bytes <= *accessed);

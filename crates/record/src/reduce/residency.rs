@@ -63,7 +63,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn bytes_stand_under_their_nodes_and_moves_are_summed() {
+    fn bytes_are_listed_by_node_and_migrations_are_summed() {
         let over = residency(&testkit::moving_hot_set());
         assert_eq!(over.nodes, [NodeId(0), NodeId(1)]);
         assert_eq!(over.series[0].1, [256 * MIB, 3328 * MIB]);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_comes_late_had_nothing_before() {
+    fn a_node_that_appears_later_held_zero_bytes_before() {
         let mut record = testkit::short();
         record.residency[0].nodes.truncate(1);
         assert_eq!(residency(&record).series[0].1, [256 * MIB, 0]);

@@ -107,7 +107,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn bytes_stand_in_the_class_of_their_rate() {
+    fn bytes_are_counted_in_the_class_of_their_access_rate() {
         let found = temperature(&testkit::moving_hot_set()).unwrap();
         let at = |permille| {
             let class = found
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cold_tail_is_what_has_been_idle_for_long() {
+    fn the_last_age_classes_hold_the_idle_bytes() {
         let found = temperature(&testkit::moving_hot_set()).unwrap();
         let minute = found.by_age.iter().find(|of| of.from_ns == 60 * SECOND_NS).unwrap();
         assert_eq!((minute.idle_bytes / MIB, minute.accessed_bytes / MIB), (5120 - 384, 128));

@@ -58,7 +58,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn any_access_counts_or_only_those_above_the_threshold() {
+    fn the_working_set_counts_regions_above_the_access_threshold() {
         let record = testkit::moving_hot_set();
         let any = wss(&record, 0).unwrap();
         assert_eq!(any.percentiles[4], (50, 384 * MIB));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_recorded_has_no_working_set() {
+    fn an_empty_record_has_no_working_set() {
         let mut record = testkit::short();
         record.accesses.clear();
         assert_eq!(wss(&record, 0), None);
@@ -90,7 +90,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn percentiles_never_fall_and_hold_the_mean(record in arbitrary::record(), threshold in 0u64..1001) {
+        fn percentiles_are_monotonic_and_enclose_the_mean(record in arbitrary::record(), threshold in 0u64..1001) {
             if let Some(found) = wss(&record, threshold) {
                 prop_assert!(found.percentiles.windows(2).all(|pair| pair[0].1 <= pair[1].1));
                 prop_assert!(found.percentiles[0].1 <= found.mean_bytes);

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bands_stand_on_each_other_and_fill_the_height() {
+    fn bands_are_stacked_and_fill_the_height() {
         let series = [(0, vec![1, 3]), (10, vec![2, 2])];
         assert_eq!(band(&series, 0, 4), "M0 1000L0 750L1000 500L1000 1000z");
         assert_eq!(band(&series, 1, 4), "M0 1000L0 0L1000 0L1000 1000z");

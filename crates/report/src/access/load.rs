@@ -101,7 +101,7 @@ mod tests {
     use nearfar_record::{Note, Process, testkit};
 
     #[test]
-    fn texts_of_a_record_can_not_move_the_cursor() {
+    fn control_characters_in_a_record_are_replaced() {
         let mut record = testkit::short();
         record.header.machine = "a\u{1b}[2Jb".into();
         record.header.target = Target::Cgroup("c\n".into());

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn emulation_and_damage_are_said_on_the_page() {
+    fn the_page_states_emulation_and_damage() {
         let mut loaded = sample();
         loaded.findings.push("the file ends within the frame at byte 7".into());
         let page = html(&loaded, Options::default());

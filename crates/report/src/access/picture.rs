@@ -78,7 +78,7 @@ mod tests {
     use crate::sheet::assert_closed;
 
     #[test]
-    fn every_report_has_a_picture_that_says_it_is_emulated_and_is_closed_as_xml_wants() {
+    fn every_report_has_a_well_formed_picture_labelled_as_emulated() {
         for kind in Kind::ALL {
             let picture = svg(&sample(), kind, Options::default()).unwrap();
             assert!(picture.contains("EMULATED machine cxl-2tier"), "{kind:?}");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_nothing_has_no_picture() {
+    fn an_empty_record_has_no_picture() {
         let mut loaded = sample();
         loaded.record.accesses.clear();
         loaded.record.residency.clear();

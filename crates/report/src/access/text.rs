@@ -64,7 +64,7 @@ pub fn info(loaded: &Loaded, screen: Screen) -> String {
     out.prose(&format!("{residency} readings of residency, {moved} of migration"), 2);
     for process in &record.processes {
         let from = words::time(process.at_ns);
-        out.prose(&format!("{} from {from}", words::whose(record, process.target)), 2);
+        out.prose(&format!("{} from {from}", words::target_name(record, process.target)), 2);
     }
     for note in &record.notes {
         out.prose(&format!("at {}: {}", words::time(note.at_ns), note.text), 2);
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hot_set_is_seen_in_far_then_in_near_memory() {
+    fn the_heatmap_shows_the_hot_set_in_far_then_in_near_memory() {
         let text = report(&sample(), Kind::Heatmap, Options::default(), PIPE);
         let rows: Vec<&str> = text.lines().filter(|line| line.matches('|').count() == 3).collect();
         let (first, last) = (rows[0], rows[rows.len() - 1]);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_nothing_says_so() {
+    fn an_empty_record_is_reported_as_empty() {
         let mut loaded = sample();
         loaded.record.accesses.clear();
         loaded.record.residency.clear();

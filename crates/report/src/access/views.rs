@@ -219,12 +219,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_idle_memory_has_the_shade_of_idle() {
+    fn only_idle_memory_has_the_idle_shade() {
         assert_eq!([0, 1, 125, 126, 1000].map(level), [0, 1, 1, 2, LEVELS - 1]);
     }
 
     #[test]
-    fn sentences_carry_the_figures_of_the_record() {
+    fn sentences_state_the_values_of_the_record() {
         let record = sample().record;
         let set = working_set(&record, Options::default()).unwrap();
         assert!(

@@ -70,7 +70,7 @@ pub(super) fn extent(record: &Record) -> String {
 }
 
 /// Name of a target: the process, if the record has it.
-pub(super) fn whose(record: &Record, target: u32) -> String {
+pub(super) fn target_name(record: &Record, target: u32) -> String {
     match record.processes.iter().rfind(|process| process.target == target) {
         None => format!("target {target}"),
         Some(Process { pid, command, .. }) if command.is_empty() => format!("process {pid}"),
@@ -109,7 +109,7 @@ pub(super) fn area(record: &Record, area: &Area, several: bool) -> String {
     let range = area.range;
     let mut text = format!("{:#x}-{:#x}, {}", range.start, range.end, Bytes(range.bytes()));
     if several {
-        text = format!("{}, {text}", whose(record, area.target));
+        text = format!("{}, {text}", target_name(record, area.target));
     }
     let nodes = record.header.nodes.iter().filter(|node| {
         record.header.operations == Operations::Physical
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_short_and_exact_enough() {
+    fn times_are_formatted_with_at_most_two_units() {
         for (ns, text) in [
             (0, "0 s"),
             (5_000_000, "5 ms"),
@@ -185,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_called_by_its_process() {
+    fn a_target_is_named_after_its_process() {
         let mut record = nearfar_record::testkit::short();
         let process =
             |target, pid, command: &str| Process { at_ns: 0, target, pid, command: command.into() };
         record.header.target = Target::Process { pid: 7, command: "make".into() };
         record.processes = vec![process(0, 7, "make"), process(1, 8, "cc1"), process(2, 9, "")];
-        let called = |target| whose(&record, target);
+        let called = |target| target_name(&record, target);
         assert_eq!(
             [0, 1, 2, 3].map(called),
             ["process 7 (make)", "process 8 (cc1)", "process 9", "target 3"]
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_that_were_tuned_are_given_from_and_to() {
+    fn tuned_intervals_are_shown_as_a_range() {
         let mut record = nearfar_record::testkit::short();
         assert!(extent(&record).ends_with("a sample each 5 ms, aggregated over 100 ms"));
         record.accesses[1].intervals.sample_us = 20_000;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulated_machine_is_called_so_and_costs_are_stated() {
+    fn an_emulated_machine_is_labelled_and_overhead_is_stated() {
         let record = nearfar_record::testkit::moving_hot_set();
         assert_eq!(machine(&record), "EMULATED machine cxl-2tier, kernel 6.12.0");
         assert_eq!(

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_on_which_nothing_moves_is_as_it_is_off() {
+    fn a_fleet_without_migration_has_a_speedup_of_one() {
         let fleet = day(&options(Policy::FirstTouch, 1)).unwrap();
         assert_eq!((fleet.sampled_hours, fleet.worse, fleet.better), (9, 0.0, 0.0));
         assert!((fleet.speedup.mean - 1.0).abs() < 1e-6 && fleet.speedup.error < 1e-6, "{fleet:?}");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_is_the_same_for_a_seed_and_another_for_another() {
+    fn a_day_is_determined_by_its_seed() {
         let run = |seed| day(&options(Policy::Balanced, seed)).unwrap();
         let found = run(1);
         assert_eq!(found, run(1));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_is_of_strata_and_says_how_far_off_it_may_be() {
+    fn an_estimate_is_stratified_and_has_an_error() {
         let hour = |gbps| Hour { gbps, off: 1.0, moved: 1.0 };
         // Strata differ, hosts do not: the error is zero.
         let alike: Vec<Vec<Hour>> =
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_of_hosts_and_a_hosts_day_is_the_ratio_of_its_sums() {
+    fn percentiles_are_over_hosts_by_the_ratio_of_daily_sums() {
         let hour = |gbps, off| Hour { gbps, off, moved: 0.0 };
         // Host n: n % faster, in reverse order.
         let days: Vec<Vec<Hour>> =

@@ -293,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn two_lines_at_one_queue_are_what_exact_analysis_says() {
+    fn two_lines_at_one_queue_match_exact_mva() {
         // N = 2, one station, think time 90, service 10: exact MVA gives a latency of 10 + 10 * Q(1) = 11, X = 2 / 101.
         let found = solve(&[station(10.0, Waiting::Queue)], &[class(2.0, 90.0, 10.0, &[1.0])]);
         assert!((found.per_ns[0] * 101.0 / 2.0 - 1.0).abs() < 1e-3, "{found:?}");
     }
 
     #[test]
-    fn a_curves_wait_is_the_one_that_its_own_load_makes() {
+    fn the_wait_of_a_curve_matches_its_utilisation_at_the_solution() {
         let found = solve(&[station(64.0 / 145.0, CURVE)], &[class(794.0, 0.0, 70.0, &[1.0])]);
         let u = found.utilisation[0];
         assert!((found.wait_ns[0][0] / (2.66 * u.powf(2.45) / (1.0 - u)) - 1.0).abs() < 1e-6);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_makes_others_wait() {
+    fn background_traffic_lengthens_the_wait_of_others() {
         for waiting in [Waiting::Queue, CURVE] {
             let alone = station(10.0, waiting.clone());
             let beside = Station { background: 0.05, ..alone.clone() };
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn two_stations_that_are_full_alike_settle_though_slowly() {
+    fn two_equally_saturated_stations_converge() {
         let of = |service, with_access| Station { with_access, ..station(service, Waiting::Queue) };
         let stations = [of(17.714_427_436, 0.013_520_595), of(8.580_274_950, 0.009_041_184)];
         let classes = [
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn measured_points_are_the_wait_at_the_bandwidth_and_mix_that_there_is() {
+    fn measured_points_give_the_wait_at_the_present_bandwidth_and_mix() {
         let text = "# source: a test\nread_share,gbps,ns\n0.5,0,100\n0.5,10,120\n0.5,20,200\n\
                     1,0,100\n1,20,110\n1,40,300\n";
         let curves = Arc::new(Curves::parse(text).unwrap());
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_class_without_lines_asks_for_nothing() {
+    fn a_class_without_lines_has_zero_throughput() {
         let found = solve(&[station(1.0, CURVE)], &[class(0.0, 0.0, 70.0, &[1.0])]);
         assert!(found.settled && found.per_ns == [0.0] && found.utilisation == [0.0]);
     }
@@ -384,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_network_settles_within_what_it_can_carry((stations, classes) in any_network()) {
+        fn every_network_converges_within_its_capacity((stations, classes) in any_network()) {
             let found = solve(&stations, &classes);
             prop_assert!(found.settled);
             for (station, u) in stations.iter().zip(&found.utilisation) {

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_in_basis_points_and_nonsense_is_none() {
+    fn a_part_is_in_basis_points_and_zero_if_invalid() {
         assert_eq!([0.25, 1.0, 0.000_04, 0.000_06].map(part), [2_500, 10_000, 0, 1]);
         assert_eq!([-0.5, f64::NAN].map(part), [0, 0]);
     }
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_count_as_carried_out_once_their_pages_are_there() {
+    fn requests_count_as_executed_once_their_pages_have_arrived() {
         let machine = tiers(&[1 << 30, 1 << 30]);
         let mut of = pages(&[1, 0, 0, 0, 1], 4096);
         of.copies[2] = 0b10;
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_become_lines_of_the_tick_and_a_lost_reading_shortens_the_counted_time() {
+    fn lost_counters_shorten_the_counted_time_of_a_round() {
         let (machine, of) = (two(), pages(&[0, 1], 4096));
         let mut seen = readings(&machine, &of);
         seen.own_per_us = vec![vec![Some(2.0), None], vec![Some(0.5), Some(1.0)]];
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_is_decided_at_its_period_and_begins_anew() {
+    fn a_round_ends_at_its_period_and_the_next_one_starts() {
         let (machine, of) = (two(), pages(&[0, 1], 4096));
         let mut controller = Carrefour::default();
         assert!((controller.sampling() - 1.0).abs() < 1e-12, "all samples before the first round");

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allowance_is_saved_for_the_act_at_the_front_and_not_while_none_waits() {
+    fn unused_bytes_accumulate_only_while_an_action_is_pending() {
         let machine = machine(4_096);
         let mut world = world(&machine, pages(&[0; 4], PAGE), 1_000.0);
         (0..50).for_each(|_| assert_eq!(epoch(&mut world, []).bytes, 0));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_act_is_dropped_and_leaves_its_allowance_to_the_next() {
+    fn a_failed_action_is_dropped_and_leaves_its_bytes_to_the_next() {
         let machine = machine(3);
         let mut world = world(&machine, pages(&[0, 0, 1, 1], PAGE), 4_096.0);
         // One page is free on node 1; the second of three does not fit.

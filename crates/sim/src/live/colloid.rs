@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hottest_pages_that_still_fit_into_the_wanted_change_move() {
+    fn the_hottest_pages_that_fit_the_requested_shift_are_moved() {
         let (machine, pages) = (machine(&[1 << 30, 1 << 30]), pages(&[1; 10], MIB));
         let heat = heat(10, &[(3, 50), (7, 30), (1, 20)]);
         let chosen = |wish| choose(&readings(&machine, &pages), &heat, [0, 1], wish);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_near_node_gives_up_its_coldest_page_for_each_hot_one() {
+    fn a_full_near_node_demotes_its_coldest_page_for_each_promotion() {
         let (machine, pages) = (machine(&[2 * MIB, 1 << 30]), pages(&[0, 0, 1, 1], MIB));
         let heat = heat(4, &[(0, 2), (2, 60), (3, 38)]);
         let chosen = |wish| choose(&readings(&machine, &pages), &heat, [0, 1], wish);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn hot_near_pages_move_far_where_less_near_is_wanted() {
+    fn hot_near_pages_move_to_far_memory_if_the_near_share_must_fall() {
         let (machine, pages) = (machine(&[1 << 30, 1 << 30]), pages(&[0, 0, 0, 1], MIB));
         let heat = heat(4, &[(0, 40), (1, 35), (2, 25)]);
         // Page 2 has exactly the mean share, so it is not hot.
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_waits_for_both_latencies_and_then_keeps_the_last_of_each() {
+    fn the_search_starts_with_both_latencies_and_keeps_the_latest() {
         let (machine, pages) = (machine(&[1 << 30, 1 << 30]), pages(&[1; 10], MIB));
         let mut controller = Colloid::default();
         let mut tick = |loaded_ns: [Option<f64>; 2], waiting| {

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_follow_what_is_seen_and_forget_what_was() {
+    fn shares_follow_recent_samples_and_old_ones_decay() {
         let mut heat = Heat::new(2, 100.0);
         let seen = |page| vec![Sample { page, row: 0, write: false }; 100];
         assert!(heat.share(0).abs() < 1e-12, "nothing was seen");

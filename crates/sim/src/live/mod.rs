@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn two_controllers_sample_as_the_denser_scan_if_one_does_and_fail_as_the_first() {
+    fn combined_controllers_use_the_denser_sampling_and_the_first_failure() {
         let failed = |policy| Some(Failed::Mismatch { policy });
         let act = |page| Act::Split { page };
         let one = Fixed { acts: vec![act(1)], sampling: 0.25, ..Fixed::default() };
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_boxed_controller_answers_as_the_one_in_it() {
+    fn a_boxed_controller_forwards_every_call() {
         let of = Fixed {
             acts: vec![Act::Join { page: 9 }],
             sampling: 0.5,

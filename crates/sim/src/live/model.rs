@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_node_with_one_queue_has_one_counter_for_all_its_lines() {
+    fn only_a_node_with_a_single_queue_has_a_combined_counter() {
         let found = of(&machine()).unwrap();
         assert_eq!(found.controllers, [(0, true), (1, false)]);
         assert_eq!(found.queues, 4);

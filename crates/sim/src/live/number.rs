@@ -23,7 +23,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_up_to_53_bits_survive_the_way_there_and_back() {
+    fn counts_of_up_to_53_bits_round_trip_through_floats() {
         for count in [0, 1, 4_095, (1 << 53) - 1] {
             assert_eq!(whole(real(count)), count);
         }

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_is_the_mean_over_a_rows_workers_by_lines_or_the_probes() {
+    fn a_latency_is_the_mean_over_workers_weighted_by_lines_or_a_probe() {
         let found = look(&mut sense(), &exact(), &flow()).unwrap().loaded_ns;
         // (1 x 100 + 3 x 140) / 4 in the first column.
         let expected = [[130.0, 230.0, 330.0], [500.0, 600.0, 700.0]];
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn own_lines_are_counted_by_row_and_node_and_only_as_far_as_there_are_counters() {
+    fn own_lines_are_counted_by_row_and_node_if_counters_are_available() {
         let of = |counters| look(&mut sense(), &Sensors { counters, ..exact() }, &flow()).unwrap();
         let all = of(Counters::All);
         // In lines per microsecond: 1 + 3 x 0.5 on node 0, 3 x 0.25 on the others.
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn sensors_that_lose_everything_read_nothing() {
+    fn sensors_with_total_loss_return_no_readings() {
         let seen = look(&mut sense(), &Sensors { loss: 1.0, ..exact() }, &flow()).unwrap();
         assert!(seen.samples.is_empty());
         let readings = seen.loaded_ns.iter().chain(&seen.own_per_us).flatten();

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_translation_is_its_share_of_a_lines_whole_time() {
+    fn the_walk_share_is_page_walk_time_over_the_total_time_of_a_line() {
         let machine = tiers(&[1 << 20, 1 << 20]);
         // Next to no line: 10 ns of 40 to think, 10 for the walk and 100 in memory.
         let mut world = World::new(&machine, &workload(1e-6), placed(), settings());

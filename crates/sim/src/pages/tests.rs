@@ -52,7 +52,7 @@ fn workload(touched_by: &[f64]) -> Workload {
 }
 
 #[test]
-fn each_regions_heat_is_shared_out_whole() {
+fn the_heat_of_each_region_adds_up_to_one() {
     let pages = Pages::of(&workload(&[1.0]), 3);
     for region in [0, 1] {
         let of = || pages.heat.iter().zip(&pages.region).filter(|(_, at)| **at == region);
@@ -75,7 +75,7 @@ fn first_touch_gives_each_node_the_share_its_cpus_touch_first() {
 }
 
 #[test]
-fn what_does_not_fit_goes_to_the_nearest_node_with_room() {
+fn pages_that_do_not_fit_go_to_the_nearest_node_with_free_memory() {
     let machine = crate::published::colloid::machine(135.0).unwrap();
     let workload = crate::workload::find("hot-set", &machine).unwrap();
     let mut pages = Pages::of(&workload, 1);
@@ -86,7 +86,7 @@ fn what_does_not_fit_goes_to_the_nearest_node_with_room() {
 }
 
 #[test]
-fn interleaving_deals_pages_by_weight_and_heat_by_chance() {
+fn interleaving_places_pages_by_weight_and_heat_at_random() {
     let (workload, machine) = (workload(&[0.5, 0.5]), machine(2));
     let deal = |seed, weights: &[u32]| {
         let mut pages = Pages::of(&workload, seed);
@@ -106,7 +106,7 @@ fn interleaving_deals_pages_by_weight_and_heat_by_chance() {
 }
 
 #[test]
-fn a_seed_decides_which_pages_are_hot_and_nothing_else_does() {
+fn the_seed_alone_determines_the_hot_pages() {
     let workload = workload(&[1.0]);
     assert_eq!(Pages::of(&workload, 9), Pages::of(&workload, 9));
     assert_ne!(Pages::of(&workload, 9).heat, Pages::of(&workload, 10).heat);
@@ -129,7 +129,7 @@ fn a_copy_serves_the_cpus_that_are_nearest_to_it() {
 }
 
 #[test]
-fn huge_pages_are_dealt_out_whole_and_small_ones_cost_translation() {
+fn huge_pages_are_placed_whole_and_small_pages_add_walk_time() {
     let (mut workload, machine) = (workload(&[0.5, 0.5]), machine(2));
     (workload.huge, workload.walk_ns) = (true, 10.0);
     let mut pages = Pages::of(&workload, 1);
@@ -146,7 +146,7 @@ fn huge_pages_are_dealt_out_whole_and_small_ones_cost_translation() {
 }
 
 #[test]
-fn regions_take_turns_where_that_is_said() {
+fn regions_alternate_in_stripes_if_configured() {
     let mut workload = workload(&[1.0]);
     workload.stripe = 4;
     let pages = Pages::of(&workload, 1);
@@ -170,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn a_sample_has_as_many_different_numbers_as_there_is_room_for(room in 0u32..300, count in 0u32..300, seed in any::<u64>()) {
+    fn a_sample_has_as_many_distinct_numbers_as_requested_or_available(room in 0u32..300, count in 0u32..300, seed in any::<u64>()) {
         let found = some_of(room, count, &mut Rng::new(seed));
         prop_assert_eq!(found.len(), room.min(count) as usize);
         prop_assert!(found.iter().all(|number| *number < room));
@@ -187,7 +187,7 @@ fn hot_pages_lie_among_the_first_four_fifths_of_the_main_touchers_pages() {
 }
 
 #[test]
-fn a_page_for_a_full_node_goes_to_the_nearest_with_room_and_stays_if_there_is_none() {
+fn a_page_for_a_full_node_falls_back_to_the_nearest_with_free_memory() {
     let mut builder = (*machine(3)).clone();
     builder.latency_ns[0] = vec![100.0, 300.0, 200.0];
     for (node, pages) in builder.nodes.iter_mut().zip([1, 1, 2]) {

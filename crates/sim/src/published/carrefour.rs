@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn controllers_are_as_uneven_under_first_touch_as_the_touched_shares() {
+    fn first_touch_imbalance_follows_from_the_touched_shares() {
         // Of shares p, q, q, q: the root of ((p - 1/4)^2 + 3 (q - 1/4)^2) / 3, over 1/4.
         for (table, expected) in TABLES.iter().zip([1.92, 1.547]) {
             let found = placed(table, Policy::FirstTouch).controller_imbalance;
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_of_interleaved_lines_is_local_and_the_figure_counts_as_implied() {
+    fn the_local_share_of_interleaved_lines_is_a_quarter_and_implied() {
         for table in &TABLES {
             let found = placed(table, Policy::Interleave).local_access_ratio;
             let row = table.row((String::new(), Unit::Share), found, table.local[1]);

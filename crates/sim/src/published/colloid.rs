@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_tiers_without_contention_are_equally_slow_at_half_the_lines() {
+    fn equal_tiers_without_contention_balance_at_a_share_of_one_half() {
         let equal = Fitted { gbps: [100.0, 100.0], ..FITTED };
         // Both have 70 ns.
         let machine = equal.machine(70.0).unwrap();

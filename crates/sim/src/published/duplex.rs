@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_alone_want_fewer_pages_in_cxl_memory_than_a_mix() {
+    fn the_best_share_of_cxl_pages_is_lower_for_reads_than_for_a_mix() {
         let machine = machine().unwrap();
         let best = |reads: f64| {
             let shares = (1..50).map(|far| f64::from(far) / 100.0);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn no_mix_reads_or_writes_more_than_the_memories_can_carry() {
+    fn no_mix_exceeds_the_bandwidth_of_the_memories() {
         let machine = machine().unwrap();
         let alone = |reads| {
             let shares = vec![1.0, 0.0];
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_limit_in_dram_the_direction_that_is_used_more_limits_the_gain() {
+    fn the_busier_direction_of_cxl_memory_limits_the_gain() {
         let machine = machine().unwrap();
         // All lines to CXL memory: 68 GB/s of reads, or twice as much half and half.
         let [reads, both] = [1.0, 0.5].map(|reads| 1.0 + gain(&machine, 1.0, reads));

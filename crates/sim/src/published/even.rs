@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_whose_parameters_the_others_do_not_determine_has_no_prediction() {
+    fn a_row_is_not_predicted_if_the_others_do_not_fix_its_parameters() {
         let machine = ring();
         let mut rows = carrefour::rows(&machine).unwrap();
         let of = Fitted::of(&machine);

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn more_bandwidth_in_cxl_memory_gives_more_and_takes_more_pages() {
+    fn more_cxl_bandwidth_raises_the_gain_and_the_share_of_pages() {
         let dram = curves(100.0, 200.0);
         let measured = |cxl: f64| Measured {
             ddr5_4800: dram.clone(),
@@ -196,21 +196,21 @@ mod tests {
     }
 
     #[test]
-    fn a_prediction_hits_or_misses() {
+    fn a_prediction_hits_only_within_its_tolerance() {
         let of =
             |model| Prediction { source: "", what: "", assumed: "", paper: 1.5, model, far: 0.0 };
         assert!(of(1.4).hits() && of(1.6).hits() && !of(1.3).hits() && !of(f64::NAN).hits());
     }
 
     #[test]
-    fn the_best_mix_is_where_the_peak_is() {
+    fn the_best_mix_has_the_highest_peak_bandwidth() {
         let text = "# source: a test\nread_share,gbps,ns\n0.5,0,100\n0.5,10,120\n0.5,20,200\n\
                     0.7,0,100\n0.7,12,110\n0.7,24,300\n1,0,100\n1,11,110\n1,22,300\n";
         assert_eq!(best_mix(&Curves::parse(text).unwrap()), 0.7);
     }
 
     #[test]
-    fn the_fuller_memory_limits_a_share_of_pages_and_shares_as_bandwidths_add_them_up() {
+    fn the_busier_memory_limits_throughput_at_any_share_of_pages() {
         let memory = curves(100.0, 100.0);
         // Two cards of 8 lanes are one device; one of them has half of its bandwidth.
         for (cards, far, expected) in [
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn no_page_in_cxl_memory_gains_nothing_and_the_best_share_never_loses() {
+    fn a_cxl_share_of_zero_has_no_gain_and_the_best_share_no_loss() {
         let (dram, slow) = (curves(100.0, 200.0), curves(2_000.0, 1.0));
         let setup = Setup { dram: &dram, channels: (8.0, 8.0), cxl: &slow, cards: 1.0 };
         let (far, gain) = setup.at(0.0, 1.0).unwrap();
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_channels_have_their_part_of_the_measured_bandwidth() {
+    fn bandwidth_scales_with_the_number_of_channels() {
         let dram = curves(100.0, 200.0);
         let peak = |channels| {
             let setup = Setup { dram: &dram, channels: (channels, 8.0), cxl: &dram, cards: 2.0 };

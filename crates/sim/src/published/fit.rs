@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parameter_without_influence_stays_and_nonsense_is_not_taken() {
+    fn a_fit_keeps_parameters_without_influence_and_rejects_nan_errors() {
         let errors = |of: &[f64]| vec![if of[0] > 5.0 { f64::NAN } else { of[0] - 3.0 }];
         let found = fit(&[1.0, 7.0], &errors).unwrap();
         assert!((found[0] - 3.0).abs() < 1e-3 && (found[1] - 7.0).abs() < 1e-9, "{found:?}");
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_of_squares_with_a_number_missing_is_larger_than_any() {
+    fn a_sum_of_squares_with_a_nan_is_infinite() {
         assert!((squares(&[3.0, -4.0]) - 25.0).abs() < 1e-12);
         assert!(squares(&[1.0, f64::NAN]).is_infinite() && squares(&[f64::MAX]).is_infinite());
     }

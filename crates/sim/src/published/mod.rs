@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_within_bounds_or_it_is_not() {
+    fn a_row_is_within_bounds_only_within_its_tolerance() {
         let row = |model| Row {
             table: "t",
             what: String::new(),

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_those_of_the_model_in_the_units_of_the_list() {
+    fn parameter_values_match_the_model_in_the_listed_units() {
         let all = parameters(&ring());
         for (study, name, expected) in [
             // 58.26 ns at 2.3 GHz.
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_the_machine_shows_in_its_own_parameter_and_in_no_other() {
+    fn a_changed_machine_changes_the_corresponding_parameter_only() {
         let mut changed = (*ring()).clone();
         changed.probe_lines = 0.5;
         let [before, after] = [ring(), changed.build().unwrap()].map(|of| parameters(&of));

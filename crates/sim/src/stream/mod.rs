@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_threads_draws_the_same() {
+    fn the_thread_count_does_not_change_the_result() {
         let machine = colloid::machine(135.0).unwrap();
         let workload = workload::find("hot-set", &machine).unwrap();
         let mut pages = Pages::of(&workload, 1);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn every_access_is_drawn_whether_it_divides_or_not() {
+    fn every_access_is_drawn_for_any_count_and_number_of_threads() {
         let source = Source::uniform(100).unwrap();
         for (accesses, threads) in [(1, 1), (1003, 1), (1003, 4), (16, 40)] {
             let mut counts = vec![7; 100];
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_of_the_workloads_own_heat_gives_the_workloads_steady_state() {
+    fn a_stream_with_the_heat_of_a_workload_matches_its_steady_state() {
         let machine = colloid::machine(135.0).unwrap();
         let workload = workload::find("hot-set", &machine).unwrap();
         let mut pages = Pages::of(&workload, 1);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_set_that_moves_away_is_felt() {
+    fn a_moving_hot_set_lowers_the_local_access_ratio() {
         let machine = colloid::machine(192.0).unwrap();
         let workload = workload::find("hot-set", &machine).unwrap();
         let mut pages = Pages::of(&workload, 1);

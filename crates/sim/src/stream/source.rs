@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_set_moves_on_and_round() {
+    fn a_hot_set_advances_and_wraps_around() {
         let source = Source::hot_set(100, 30, 0.9, 10).unwrap();
         for (epoch, start) in [(0, 0), (9, 0), (10, 30), (30, 90), (40, 20)] {
             let counts = counts(&source, epoch, 100_000);
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_refused() {
+    fn an_invalid_source_is_rejected() {
         assert_eq!(Source::uniform(0), Err(NoSource::Pages(0)));
         assert_eq!(Source::uniform(PAGES_MAX + 1), Err(NoSource::Pages(PAGES_MAX + 1)));
         assert!(Source::zipf(10, f64::NAN, 1).is_err() && Source::zipf(0, 1.0, 1).is_err());

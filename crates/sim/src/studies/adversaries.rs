@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_moves_for_nothing_is_seen_to_do_harm() {
+    fn useless_migration_is_reported_as_a_loss() {
         let settings = Settings::default();
         let one = &all()[0];
         let found = one.stand(&mut Restless::default(), 3, &settings).unwrap();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_set_that_wanders_leaves_who_stays_behind() {
+    fn a_wandering_hot_set_lowers_throughput_without_migration() {
         let one =
             |wanders_s| Adversary { wanders_s, contention: 0.0, period_ms: 0, ..all()[0].clone() };
         let gbps = |wanders| one(wanders).run(&mut Still, 6, &Settings::default()).unwrap()[0].0;

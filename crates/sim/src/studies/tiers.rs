@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_rests_has_what_filling_near_memory_gives() {
+    fn a_policy_without_migration_equals_filled_near_memory() {
         let phases = study(135.0, 1, &settings(), &mut Still).unwrap();
         let machine = colloid::machine(135.0).unwrap();
         for of in &phases {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn colloid_gains_under_contention_and_then_rests() {
+    fn colloid_approaches_the_oracle_under_contention_with_little_churn() {
         let phases = study(135.0, 32, &settings(), &mut Colloid::default()).unwrap();
         for (of, least) in phases.iter().zip([0.97, 0.95, 0.93, 0.93, 0.93, 0.93]) {
             assert!(of.of_oracle() > least && of.of_oracle() < 1.01, "{phases:#?}");
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_is_a_result() {
+    fn a_study_is_determined_by_its_seed() {
         let run = |seed| {
             study(168.0, 2, &Settings { seed, ..settings() }, &mut Colloid::default()).unwrap()
         };
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn no_controller_moves_what_is_not_there_or_more_than_fits_or_is_allowed() {
+    fn migration_stays_within_existing_pages_free_memory_and_its_rate() {
         let machine = colloid::machine(135.0).unwrap();
         let workload = workload::find("hot-set", &machine).unwrap();
         let mut pages = Pages::of(&workload, 1);
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_on_the_move_slow_the_workload_down() {
+    fn migration_traffic_slows_the_workload_down() {
         let machine = colloid::machine(135.0).unwrap();
         let demand = || colloid::demands(1.0, 0.5);
         let moves = [crate::flow::Move { from: 0, to: 1, gbps: 10.0 }];
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_tell_who_asks_which_node_for_how_much_where_there_are_any() {
+    fn counters_report_traffic_by_origin_and_node_if_available() {
         struct Look(Vec<Option<f64>>, Vec<Option<f64>>);
         impl Controller for Look {
             fn tick(&mut self, readings: &Readings<'_>) -> Vec<Act> {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_and_late_readings_are_seen_as_such() {
+    fn lost_and_delayed_readings_reach_the_controller_as_such() {
         struct Count(usize, usize);
         impl Controller for Count {
             fn tick(&mut self, readings: &Readings<'_>) -> Vec<Act> {

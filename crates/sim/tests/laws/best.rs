@@ -53,7 +53,7 @@ proptest! {
 }
 
 #[test]
-fn pages_that_all_rows_read_are_spread_evenly_over_nodes_alike() {
+fn pages_read_by_all_nodes_are_spread_evenly_over_equal_nodes() {
     for nodes in [2, 3, 4] {
         let machine = alike(nodes, 1 << 12);
         let mut of = workload(vec![region(600, 0, nodes)], nodes);
@@ -66,7 +66,7 @@ fn pages_that_all_rows_read_are_spread_evenly_over_nodes_alike() {
 }
 
 #[test]
-fn pages_of_one_row_alone_are_placed_beside_its_cpus() {
+fn pages_used_by_one_node_are_placed_on_it() {
     let machine = alike(2, 1 << 12);
     let of = apart(1.0, [4.0, 4.0]);
     let pages = best(&of, &machine);

@@ -29,12 +29,12 @@ fn absurd() -> impl Strategy<Value = f64> {
 
 proptest! {
     #[test]
-    fn what_was_built_can_be_built_again(machine in any_machine()) {
+    fn rebuilding_a_machine_returns_an_equal_one(machine in any_machine()) {
         prop_assert_eq!((*machine).clone().build(), Ok(machine));
     }
 
     #[test]
-    fn an_absurd_bandwidth_is_refused(gbps in absurd(), at in 0usize..2, writes in any::<bool>()) {
+    fn an_out_of_range_bandwidth_is_rejected(gbps in absurd(), at in 0usize..2, writes in any::<bool>()) {
         let text = refusal(|of| match writes {
             true => of.nodes[at].write_gbps = gbps,
             false => of.nodes[at].read_gbps = gbps,
@@ -43,13 +43,13 @@ proptest! {
     }
 
     #[test]
-    fn an_absurd_latency_is_refused(ns in absurd(), row in 0usize..2, column in 0usize..2) {
+    fn an_out_of_range_latency_is_rejected(ns in absurd(), row in 0usize..2, column in 0usize..2) {
         let text = refusal(|of| of.latency_ns[row][column] = ns);
         prop_assert!(text.contains("latency in ns"), "{text}");
     }
 
     #[test]
-    fn an_absurd_curve_is_refused(figure in absurd(), powers in any::<bool>()) {
+    fn an_out_of_range_curve_is_rejected(figure in absurd(), powers in any::<bool>()) {
         let waiting = match powers {
             true => Waiting::Curve { factor_ns: 1.0, power: figure },
             false => Waiting::Curve { factor_ns: figure, power: 2.0 },
@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn an_absurd_clock_or_probe_is_refused(figure in absurd(), which in 0usize..3) {
+    fn an_out_of_range_clock_or_probe_is_rejected(figure in absurd(), which in 0usize..3) {
         let text = refusal(|of| match which {
             0 => of.clock_ghz = figure,
             1 => of.concurrent_ns = figure,
@@ -70,13 +70,13 @@ proptest! {
     }
 
     #[test]
-    fn a_node_that_is_not_there_has_no_cpus(node in 2usize..100) {
+    fn cpus_on_a_missing_node_are_rejected(node in 2usize..100) {
         let text = refusal(|of| of.cpu_nodes[1] = node);
         prop_assert!(text.contains(&format!("id of a node with CPUs = {node}")), "{text}");
     }
 
     #[test]
-    fn a_route_crosses_only_links_that_there_are(link in 0usize..100, writes in any::<bool>()) {
+    fn a_route_over_a_missing_link_is_rejected(link in 0usize..100, writes in any::<bool>()) {
         let links = vec![link];
         let route = match writes {
             true => Route { write_links: links, ..Route::default() },
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn each_node_with_cpus_has_its_row_and_no_other_has_one(machine in any_machine(), node in 0usize..10) {
+    fn exactly_the_nodes_with_cpus_have_a_row(machine in any_machine(), node in 0usize..10) {
         let row = machine.row(node);
         prop_assert_eq!(row.is_some(), machine.cpu_nodes.contains(&node));
         prop_assert!(row.is_none_or(|row| machine.cpu_nodes[row] == node));
@@ -100,7 +100,7 @@ proptest! {
 }
 
 #[test]
-fn a_table_with_a_row_or_a_column_too_few_is_refused() {
+fn a_table_with_a_missing_row_or_column_is_rejected() {
     type Change = fn(&mut Builder);
     let cases: [(Change, &str); 5] = [
         (|of| of.latency_ns.truncate(1), "rows of latencies = 1"),

@@ -16,20 +16,20 @@ fn drawn(alias: &Alias, seed: u64, count: usize) -> Vec<u32> {
 
 proptest! {
     #[test]
-    fn a_number_drawn_is_an_index(weights in weights(), seed in any::<u64>()) {
+    fn every_drawn_number_is_a_valid_index(weights in weights(), seed in any::<u64>()) {
         let alias = Alias::of(&weights).unwrap();
         prop_assert!(drawn(&alias, seed, 500).iter().all(|at| (*at as usize) < weights.len()));
     }
 
     #[test]
-    fn what_weighs_nothing_is_next_to_never_drawn(weights in weights(), seed in any::<u64>()) {
+    fn a_weight_of_zero_is_never_drawn(weights in weights(), seed in any::<u64>()) {
         let alias = Alias::of(&weights).unwrap();
         let nothing = drawn(&alias, seed, 2_000).iter().filter(|at| weights[**at as usize] <= 0.0).count();
         prop_assert_eq!(nothing, 0);
     }
 
     #[test]
-    fn only_proportions_count(weights in weights(), power in -4i32..8, seed in any::<u64>()) {
+    fn scaling_all_weights_changes_no_draw(weights in weights(), power in -4i32..8, seed in any::<u64>()) {
         // Powers of two scale exactly.
         let scaled: Vec<f64> = weights.iter().map(|weight| weight * 2f64.powi(power)).collect();
         let [one, other] = [&weights, &scaled].map(|weights| Alias::of(weights).unwrap());
@@ -48,14 +48,14 @@ proptest! {
     }
 
     #[test]
-    fn numbers_below_an_end_are_below_it_and_reach_every_one_of_few(end in 1u32..20, seed in any::<u64>()) {
+    fn below_returns_every_number_under_a_small_bound_and_no_other(end in 1u32..20, seed in any::<u64>()) {
         let mut rng = Rng::new(seed);
         let found: std::collections::BTreeSet<u32> = (0..1_000).map(|_| rng.below(end)).collect();
         prop_assert_eq!(found, (0..end).collect());
     }
 
     #[test]
-    fn a_copy_of_a_stream_goes_on_as_the_stream_does(seed in any::<u64>(), before in 0usize..50) {
+    fn a_cloned_generator_continues_with_the_same_numbers(seed in any::<u64>(), before in 0usize..50) {
         let mut rng = Rng::new(seed);
         (0..before).for_each(|_| drop(rng.normal().to_bits().to_string()));
         let mut copy = rng.clone();
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn normal_numbers_are_finite_and_units_are_below_one(seed in any::<u64>()) {
+    fn normal_numbers_are_finite_and_uniform_ones_below_one(seed in any::<u64>()) {
         let mut rng = Rng::new(seed);
         for _ in 0..500 {
             prop_assert!(rng.normal().is_finite());

@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(6))]
 
     #[test]
-    fn the_oracle_of_two_tiers_loses_to_no_placement(far in 0usize..4, load in 0.0f64..3.0, seed in any::<u64>()) {
+    fn no_static_placement_beats_the_oracle_on_two_tiers(far in 0usize..4, load in 0.0f64..3.0, seed in any::<u64>()) {
         let machine = colloid::machine(colloid::FAR_NS[far]).unwrap();
         let workload = workload::find("hot-set", &machine).unwrap().contended(colloid::CONTENDING_LINES * load);
         let found = compare(&machine, &workload, &STATIC, seed).unwrap();
@@ -25,7 +25,7 @@ proptest! {
     }
 
     #[test]
-    fn the_oracle_of_nodes_alike_loses_to_no_interleaving(nodes in 2usize..4, row in 0usize..2, seed in any::<u64>()) {
+    fn no_interleaving_beats_the_oracle_on_equal_nodes(nodes in 2usize..4, row in 0usize..2, seed in any::<u64>()) {
         let machine = alike(nodes, 1 << 16);
         let workload = drawn(vec![region(1_000, row, nodes)], nodes);
         let found = compare(&machine, &workload, &STATIC, seed).unwrap();
@@ -50,7 +50,7 @@ proptest! {
     }
 
     #[test]
-    fn a_steady_state_is_of_where_pages_are(pages_near in 0u32..=100) {
+    fn the_steady_state_reflects_the_placement_of_pages(pages_near in 0u32..=100) {
         let machine = crate::machines::two_tiers(1 << 10, 1 << 10);
         let workload = drawn(vec![region(100, 0, 1)], 1);
         let mut pages = Pages::of(&workload, 1);

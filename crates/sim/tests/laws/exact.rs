@@ -12,7 +12,7 @@ fn station(service_ns: f64) -> Station {
 }
 
 #[test]
-fn two_lines_meet_with_the_probability_that_one_alone_is_in_service() {
+fn two_lines_queue_with_the_probability_that_one_is_in_service() {
     let (service, base) = (10.0, 60.0);
     // One line is in service for 10 of 60 ns, so the other waits 10 / 6 ns on average.
     let found = solve(&[station(service)], &[class(2.0, base, &[1.0])]).unwrap();
@@ -25,7 +25,7 @@ fn two_lines_meet_with_the_probability_that_one_alone_is_in_service() {
 }
 
 #[test]
-fn a_line_alone_does_not_wait_and_two_classes_of_one_line_wait_for_each_other() {
+fn a_single_line_never_waits_and_two_classes_of_one_line_do() {
     let one = solve(&[station(10.0)], &[class(1.0, 60.0, &[1.0])]).unwrap();
     assert!(close(one.per_ns[0], 1.0 / 60.0, 1e-12) && one.wait_ns[0][0].abs() < 1e-12);
     let two = vec![class(1.0, 60.0, &[1.0]), class(1.0, 60.0, &[1.0])];
@@ -34,7 +34,7 @@ fn a_line_alone_does_not_wait_and_two_classes_of_one_line_wait_for_each_other() 
 }
 
 #[test]
-fn without_delay_lines_spread_over_all_stations_alike() {
+fn a_balanced_network_without_delay_matches_the_closed_form() {
     // A balanced network: throughput is N / (s (N + M - 1)), where each line visits each of M stations once.
     for (lines, count) in [(1.0, 3_usize), (5.0, 3), (12.0, 4)] {
         let stations = vec![station(7.0); count];
@@ -46,7 +46,7 @@ fn without_delay_lines_spread_over_all_stations_alike() {
 }
 
 #[test]
-fn lines_that_are_not_waited_for_take_their_share_of_a_station() {
+fn asynchronous_lines_use_capacity_of_a_station() {
     let probed = Station { with_access: 0.5, ..station(4.0) };
     let found = solve(&[probed], &[class(3.0, 100.0, &[1.0])]).unwrap();
     let plain = solve(&[station(4.0)], &[class(3.0, 100.0, &[1.0])]).unwrap();
@@ -55,7 +55,7 @@ fn lines_that_are_not_waited_for_take_their_share_of_a_station() {
 }
 
 #[test]
-fn parts_of_lines_curves_and_large_populations_are_refused() {
+fn fractional_lines_curves_and_large_populations_are_rejected() {
     let one = class(1.0, 60.0, &[1.0]);
     let part = Class { lines: 1.5, ..one.clone() };
     assert_eq!(solve(&[station(1.0)], &[part]), Err(Inexact::Part(1.5)));
@@ -68,7 +68,7 @@ fn parts_of_lines_curves_and_large_populations_are_refused() {
 }
 
 #[test]
-fn a_machine_is_solved_as_its_stations_are() {
+fn the_exact_solution_of_a_machine_matches_its_stations() {
     let demand = |row| nearfar_sim::flow::Demand {
         row,
         lines: 4.0,
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn the_approximation_is_near(service in 0.5f64..30.0, lines in 1u32..30, base in 30.0f64..400.0) {
+    fn the_approximation_is_within_15_per_cent_of_the_exact_solution(service in 0.5f64..30.0, lines in 1u32..30, base in 30.0f64..400.0) {
         let of = [class(f64::from(lines), base, &[1.0])];
         let exact = solve(&[station(service)], &of).unwrap().per_ns[0];
         let about = network::solve(&[station(service)], &of).per_ns[0];
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn a_line_more_adds_throughput_and_less_than_the_line_before(service in 0.5f64..30.0, base in 30.0f64..400.0, other in 0u32..5) {
+    fn each_additional_line_adds_less_throughput(service in 0.5f64..30.0, base in 30.0f64..400.0, other in 0u32..5) {
         let stations = [station(service), station(0.7 * service)];
         let per_ns = |lines: u32| {
             let others = class(f64::from(other), base, &[0.3, 0.7]);

@@ -13,20 +13,20 @@ fn counts() -> impl Strategy<Value = Vec<f64>> {
 
 proptest! {
     #[test]
-    fn imbalance_is_of_proportions_in_any_order(counts in counts(), by in 0.5f64..20.0) {
+    fn imbalance_depends_on_proportions_and_not_on_order(counts in counts(), by in 0.5f64..20.0) {
         let scaled: Vec<f64> = counts.iter().rev().map(|count| count * by).collect();
         prop_assert!((imbalance(&counts) - imbalance(&scaled)).abs() < 1e-9);
     }
 
     #[test]
-    fn imbalance_is_between_none_and_all_on_one(counts in counts()) {
+    fn imbalance_lies_between_even_and_one_node_with_everything(counts in counts()) {
         #[expect(clippy::cast_precision_loss, reason = "a small count")]
         let most = (counts.len() as f64).sqrt();
         prop_assert!((0.0..=most + 1e-9).contains(&imbalance(&counts)));
     }
 
     #[test]
-    fn the_same_more_on_each_evens_out(counts in counts(), more in 0.1f64..100.0) {
+    fn adding_the_same_load_to_each_node_never_raises_imbalance(counts in counts(), more in 0.1f64..100.0) {
         let raised: Vec<f64> = counts.iter().map(|count| count + more).collect();
         prop_assert!(imbalance(&raised) <= imbalance(&counts) + 1e-9 || counts.iter().sum::<f64>() <= 0.0);
     }
@@ -41,7 +41,7 @@ proptest! {
     }
 
     #[test]
-    fn figures_are_of_what_was_served((machine, demands) in any_traffic()) {
+    fn figures_are_computed_from_the_lines_served((machine, demands) in any_traffic()) {
         let flow = solve(&machine, &demands, &[]);
         let mut workload = workload(vec![region(1, 0, 1)], demands.len());
         for (worker, demand) in workload.workers.iter_mut().zip(&demands) {
@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn what_goes_to_own_memory_alone_is_all_local((machine, demands) in any_traffic()) {
+    fn accesses_to_local_memory_alone_have_a_local_ratio_of_one((machine, demands) in any_traffic()) {
         let mut own = demands;
         for demand in &mut own {
             let home = machine.cpu_nodes[demand.row];

@@ -16,7 +16,7 @@ fn each_host_is_sampled_once_in_each_stratum() {
 }
 
 #[test]
-fn where_nothing_moves_no_host_is_better_or_worse_for_any_seed() {
+fn without_migration_no_host_is_better_or_worse_for_any_seed() {
     for seed in [0, 7, u64::MAX] {
         let fleet = off(3, seed);
         assert_eq!((fleet.worse, fleet.better), (0.0, 0.0), "{fleet:?}");
@@ -26,21 +26,21 @@ fn where_nothing_moves_no_host_is_better_or_worse_for_any_seed() {
 }
 
 #[test]
-fn percentiles_are_of_rising_quantiles_from_the_least_to_the_most() {
+fn percentiles_rise_from_the_minimum_to_the_maximum() {
     assert!(QUANTILES.is_sorted());
     assert_eq!((QUANTILES.first(), QUANTILES.last()), (Some(&0.0), Some(&1.0)));
     assert!(off(5, 3).percentiles.windows(2).all(|pair| pair[0] <= pair[1] + 1e-12));
 }
 
 #[test]
-fn a_fleet_without_hosts_has_nothing_to_say() {
+fn an_empty_fleet_gives_zero_estimates() {
     let fleet = off(0, 1);
     assert_eq!((fleet.worse, fleet.better), (0.0, 0.0));
     assert!(fleet.speedup.error <= 0.0 && fleet.moved_bytes.mean <= 0.0, "{fleet:?}");
 }
 
 #[test]
-fn a_smaller_fleet_of_the_same_seed_is_a_part_of_the_larger() {
+fn a_smaller_fleet_of_the_same_seed_is_a_prefix_of_a_larger_one() {
     let balanced =
         |hosts| day(&Options { hosts, policy: Policy::Balanced, rate_gbps: 8.0, seed: 9 }).unwrap();
     let (one, two) = (balanced(1), balanced(2));

@@ -41,7 +41,7 @@ proptest! {
     }
 
     #[test]
-    fn each_demand_has_its_lines_under_way((machine, demands) in any_traffic()) {
+    fn each_demand_keeps_its_lines_outstanding((machine, demands) in any_traffic()) {
         let flow = solve(&machine, &demands, &[]);
         prop_assert!(flow.settled);
         for (served, demand) in flow.served.iter().zip(&demands) {
@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn nobody_is_served_faster_than_by_an_idle_machine((machine, demands) in any_traffic()) {
+    fn no_demand_is_served_below_idle_latency((machine, demands) in any_traffic()) {
         let flow = solve(&machine, &demands, &[]);
         for (served, demand) in flow.served.iter().zip(&demands) {
             for (node, loaded) in served.loaded_ns.iter().enumerate() {
@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn a_half_duplex_controller_is_as_busy_as_its_lines_make_it((machine, demands) in any_traffic()) {
+    fn half_duplex_utilisation_is_the_traffic_over_the_bandwidth((machine, demands) in any_traffic()) {
         let flow = solve(&machine, &demands, &[]);
         for (node, of) in machine.nodes.iter().enumerate().filter(|(_, of)| !of.duplex) {
             let busy = flow.controllers[node] * LINE / of.read_gbps;
@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn no_controller_on_a_curve_and_no_link_is_used_beyond_what_it_has((machine, demands) in any_traffic()) {
+    fn no_controller_or_link_exceeds_its_capacity((machine, demands) in any_traffic()) {
         let flow = solve(&machine, &demands, &[]);
         let curves = machine.nodes.iter().zip(&flow.controllers_busy).filter(|(of, _)| of.waiting != Waiting::Queue);
         for (_, busy) in curves {
@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn a_full_duplex_controller_is_no_busier_than_a_half_duplex_one_would_be((machine, demands) in any_traffic()) {
+    fn a_full_duplex_controller_is_never_slower_than_a_half_duplex_one((machine, demands) in any_traffic()) {
         let mut half = (*machine).clone();
         half.nodes.iter_mut().for_each(|node| (node.write_gbps, node.duplex) = (node.read_gbps, false));
         let mut full = half.clone();
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn more_lines_under_way_get_no_less((machine, demands) in any_traffic(), more in 1.0f64..4.0) {
+    fn more_outstanding_lines_never_lower_throughput((machine, demands) in any_traffic(), more in 1.0f64..4.0) {
         let alone = &demands[..1];
         let larger = [Demand { lines: alone[0].lines * more, ..alone[0].clone() }];
         let (one, other) = (solve(&machine, alone, &[]), solve(&machine, &larger, &[]));
@@ -130,7 +130,7 @@ proptest! {
 
     // At two stations (reads and writes) they may: classes that wait longer for reads leave write capacity to others.
     #[test]
-    fn more_lines_of_one_never_speed_up_the_others_at_one_station((machine, demands) in any_traffic(), more in 1.0f64..4.0) {
+    fn more_lines_of_one_demand_never_speed_up_others_at_one_station((machine, demands) in any_traffic(), more in 1.0f64..4.0) {
         let node = Node { duplex: false, waiting: CURVE, ..machine.nodes[0].clone() };
         let machine = builder(vec![node]).build().unwrap();
         let demands: Vec<Demand> =
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn two_halves_of_a_demand_get_what_the_whole_does((machine, demands) in any_traffic()) {
+    fn two_halves_of_a_demand_get_the_throughput_of_the_whole((machine, demands) in any_traffic()) {
         prop_assume!(is_all_curves(&machine));
         let whole = &demands[..1];
         let half = Demand { lines: whole[0].lines / 2.0, ..whole[0].clone() };
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn thinking_longer_never_gets_more((machine, demands) in any_traffic(), longer in 0.0f64..500.0) {
+    fn longer_think_time_never_raises_throughput((machine, demands) in any_traffic(), longer in 0.0f64..500.0) {
         let slow = [Demand { think_ns: demands[0].think_ns + longer, ..demands[0].clone() }];
         let (one, other) = (solve(&machine, &demands[..1], &[]), solve(&machine, &slow, &[]));
         prop_assert!(other.served[0].per_ns <= one.served[0].per_ns * (1.0 + 1e-6));
@@ -162,7 +162,7 @@ proptest! {
     }
 
     #[test]
-    fn a_machine_slower_in_everything_is_as_much_slower((machine, demands) in any_traffic(), by in 1.5f64..4.0) {
+    fn slowing_every_component_slows_throughput_by_the_same_factor((machine, demands) in any_traffic(), by in 1.5f64..4.0) {
         let mut slow = (*machine).clone();
         for node in &mut slow.nodes {
             (node.read_gbps, node.write_gbps) = (node.read_gbps / by, node.write_gbps / by);
@@ -182,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn pages_on_the_move_never_speed_anyone_up((machine, demands) in any_traffic(), gbps in 0.0f64..1.0) {
+    fn migration_traffic_never_speeds_up_a_demand((machine, demands) in any_traffic(), gbps in 0.0f64..1.0) {
         let nodes = machine.nodes.len();
         let moves = [Move { from: 0, to: nodes - 1, gbps }];
         let (still, moving) = (solve(&machine, &demands[..1], &[]), solve(&machine, &demands[..1], &moves));
@@ -191,7 +191,7 @@ proptest! {
     }
 
     #[test]
-    fn next_to_nothing_asked_for_waits_for_nothing((machine, demands) in any_traffic()) {
+    fn minimal_demand_sees_idle_latency((machine, demands) in any_traffic()) {
         let one = Demand { lines: 1e-6, ..demands[0].clone() };
         let flow = solve(&machine, std::slice::from_ref(&one), &[]);
         let idle: f64 = machine.latency_ns[one.row].iter().zip(&one.shares).map(|(ns, share)| ns * share).sum();

@@ -32,7 +32,7 @@ fn machine_1_one_line_alone_takes_idle_latency() {
 }
 
 #[test]
-fn machine_2_a_line_that_goes_half_to_each_node_takes_the_mean() {
+fn machine_2_a_line_split_over_two_nodes_takes_the_mean_latency() {
     let machine = queues(&[20.0, 20.0]).build().unwrap();
     let flow = solve(&machine, &[demand(1, 1.0, &[0.5, 0.5])], &[]);
     assert!(close(flow.served[0].latency_ns, 130.0, 1e-6));
@@ -40,7 +40,7 @@ fn machine_2_a_line_that_goes_half_to_each_node_takes_the_mean() {
 }
 
 #[test]
-fn machine_3_many_lines_get_what_the_controller_has() {
+fn machine_3_many_lines_saturate_the_controller() {
     for gbps in [5.0, 20.0, 80.0] {
         let machine = queues(&[gbps]).build().unwrap();
         let flow = solve(&machine, &[demand(0, 2_000.0, &[1.0])], &[]);
@@ -51,7 +51,7 @@ fn machine_3_many_lines_get_what_the_controller_has() {
 }
 
 #[test]
-fn machine_4_two_controllers_used_by_halves_have_twice_the_bandwidth() {
+fn machine_4_two_equally_used_controllers_double_the_bandwidth() {
     let machine = queues(&[20.0, 20.0]).build().unwrap();
     let gbps = |shares: &[f64]| {
         solve(&machine, &[demand(0, 2_000.0, shares)], &[]).served[0].per_ns * LINE
@@ -62,7 +62,7 @@ fn machine_4_two_controllers_used_by_halves_have_twice_the_bandwidth() {
 }
 
 #[test]
-fn machine_5_shares_as_bandwidths_use_all_of_them() {
+fn machine_5_shares_proportional_to_bandwidths_use_all_bandwidth() {
     let machine = queues(&[60.0, 20.0]).build().unwrap();
     let gbps = |near: f64| {
         solve(&machine, &[demand(0, 4_000.0, &[near, 1.0 - near])], &[]).served[0].per_ns * LINE
@@ -72,7 +72,7 @@ fn machine_5_shares_as_bandwidths_use_all_of_them() {
 }
 
 #[test]
-fn machine_6_remote_lines_get_what_the_link_has() {
+fn machine_6_remote_lines_are_limited_by_the_link() {
     let flow = solve(&linked(), &[demand(0, 1_000.0, &[0.0, 1.0])], &[]);
     assert!(close(flow.served[0].per_ns * LINE, 8.0, 0.01), "{flow:?}");
     assert!(flow.links_busy[1] > 0.98 && flow.links_busy[0].abs() < 1e-9, "reads cross one way");
@@ -99,7 +99,7 @@ fn machine_8_probes_load_every_link_alike() {
 }
 
 #[test]
-fn machine_9_pages_on_the_move_load_where_they_are_read_and_written() {
+fn machine_9_migration_loads_the_source_and_target_controllers() {
     let machine =
         builder(vec![node(1_000, 20.0, CURVE), node(1_000, 10.0, CURVE), node(1_000, 10.0, CURVE)]);
     let machine = machine.build().unwrap();
@@ -125,7 +125,7 @@ fn machine_10_a_duplex_node_reads_and_writes_at_once() {
 }
 
 #[test]
-fn machine_11_two_demands_alike_share_a_controller_evenly() {
+fn machine_11_two_equal_demands_share_a_controller_evenly() {
     for waiting in [Waiting::Queue, CURVE] {
         let machine = builder(vec![node(1_000, 20.0, waiting)]).build().unwrap();
         let one = demand(0, 50.0, &[1.0]);
@@ -138,7 +138,7 @@ fn machine_11_two_demands_alike_share_a_controller_evenly() {
 }
 
 #[test]
-fn machine_12_thinking_is_time_in_which_others_are_served() {
+fn machine_12_think_time_of_one_demand_speeds_up_another() {
     let machine = builder(vec![node(1_000, 20.0, CURVE)]).build().unwrap();
     let busy = demand(0, 60.0, &[1.0]);
     let per_ns = |think_ns: f64| {

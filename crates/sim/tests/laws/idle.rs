@@ -22,7 +22,7 @@ fn speedups(machine: &Machine, workload: &Workload) -> (f64, f64) {
 }
 
 #[test]
-fn one_busy_node_of_four_is_balanced_as_well_as_can_be() {
+fn one_busy_node_of_four_is_balanced_as_well_as_by_the_oracle() {
     for row in [0, 2] {
         let (balanced, oracle) = speedups(&ring(4, &[8.0]), &busy(row));
         assert!(oracle > 1.8, "{oracle}");
@@ -31,7 +31,7 @@ fn one_busy_node_of_four_is_balanced_as_well_as_can_be() {
 }
 
 #[test]
-fn two_programs_on_one_node_are_balanced_as_one_of_both_is() {
+fn two_programs_on_one_node_are_balanced_as_one() {
     let mut two = busy(0);
     let half = Worker { lines: 20.0, ..two.workers[0].clone() };
     two.workers = vec![half.clone(), half];
@@ -95,7 +95,7 @@ fn a_controller_that_cannot_decide_ends_the_simulation_with_its_reason() {
 }
 
 #[test]
-fn a_machine_that_the_policy_cannot_model_is_an_error_and_not_a_result() {
+fn a_machine_that_the_policy_cannot_model_is_an_error() {
     let mut close = (*alike(2, 1 << 16)).clone();
     // The policy's latencies are whole nanoseconds.
     close.latency_ns[0][0] = 0.2;

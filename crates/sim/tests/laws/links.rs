@@ -62,7 +62,7 @@ proptest! {
     }
 
     #[test]
-    fn a_links_utilisation_is_its_lines_over_what_it_has(to in any_shares(4), row in 0usize..4, lines in 1.0f64..60.0, gbps in 1.0f64..30.0) {
+    fn the_utilisation_of_a_link_is_its_traffic_over_its_bandwidth(to in any_shares(4), row in 0usize..4, lines in 1.0f64..60.0, gbps in 1.0f64..30.0) {
         let machine = chain(4, gbps);
         let flow = solve(&machine, &[demand(row, lines, 0.7, &to)], &[]);
         for (lines, busy) in flow.links.iter().zip(&flow.links_busy) {
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn the_mirrored_machine_serves_the_mirrored_demand_alike(to in any_shares(4), row in 0usize..4, lines in 1.0f64..60.0) {
+    fn a_mirrored_machine_serves_the_mirrored_demand_equally(to in any_shares(4), row in 0usize..4, lines in 1.0f64..60.0) {
         let machine = chain(4, 6.0);
         let mirrored: Vec<f64> = to.iter().rev().copied().collect();
         let one = solve(&machine, &[demand(row, lines, 0.6, &to)], &[]);
@@ -87,7 +87,7 @@ proptest! {
     }
 
     #[test]
-    fn local_lines_do_not_feel_full_links(lines in 1.0f64..30.0, others in 0.0f64..200.0) {
+    fn local_lines_are_not_delayed_by_saturated_links(lines in 1.0f64..30.0, others in 0.0f64..200.0) {
         let machine = chain(3, 2.0);
         let local = demand(0, lines, 1.0, &[1.0, 0.0, 0.0]);
         let remote = demand(2, others, 1.0, &[0.0, 1.0, 0.0]);
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn traffic_on_the_way_slows_those_that_cross_it(lines in 5.0f64..60.0, others in 50.0f64..200.0) {
+    fn traffic_on_a_shared_link_slows_demands_that_cross_it(lines in 5.0f64..60.0, others in 50.0f64..200.0) {
         let machine = chain(3, 2.0);
         let crossing = demand(0, lines, 1.0, &[0.0, 0.0, 1.0]);
         let between = demand(0, others, 1.0, &[0.0, 1.0, 0.0]);

@@ -44,7 +44,7 @@ fn crowded() -> Workload {
 }
 
 #[test]
-fn rows_with_their_own_pages_beside_them_leave_nothing_to_balance() {
+fn nothing_is_migrated_if_each_node_uses_local_pages_only() {
     let machine = alike(2, 1 << 14);
     let mut of = workload(vec![region(2_048, 0, 2), region(2_048, 1, 2)], 2);
     for (row, worker) in of.workers.iter_mut().enumerate() {
@@ -58,7 +58,7 @@ fn rows_with_their_own_pages_beside_them_leave_nothing_to_balance() {
 }
 
 #[test]
-fn memory_that_fits_near_with_room_to_spare_stays_there() {
+fn memory_that_fits_near_memory_is_never_migrated() {
     let machine = two_tiers(1 << 14, 1 << 14);
     let of = workload(vec![region(2_048, 0, 1)], 1);
     for policy in TIERS {
@@ -69,7 +69,7 @@ fn memory_that_fits_near_with_room_to_spare_stays_there() {
 }
 
 #[test]
-fn pages_that_all_lines_go_to_are_spread_and_the_gain_remains() {
+fn shared_pages_are_spread_and_the_gain_remains() {
     let machine = alike(2, 1 << 14);
     let of = crowded();
     for policy in BALANCING {

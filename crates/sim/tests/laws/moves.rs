@@ -25,7 +25,7 @@ fn moved(from: usize, to: usize) -> Flow {
 }
 
 #[test]
-fn a_move_crosses_the_links_over_which_the_targets_cpus_read() {
+fn a_move_loads_the_links_over_which_the_cpus_of_the_target_read() {
     for (from, to, links) in
         [(0, 1, [0.25, 0.0, 0.0]), (1, 0, [0.0, 0.25, 0.0]), (2, 1, [0.0, 0.0, 0.25])]
     {
@@ -73,7 +73,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_move_in_two_parts_loads_as_the_whole((machine, demands) in any_traffic(), gbps in 0.0f64..1.0, part in 0.0f64..=1.0) {
+    fn a_move_in_two_parts_adds_the_load_of_the_whole((machine, demands) in any_traffic(), gbps in 0.0f64..1.0, part in 0.0f64..=1.0) {
         let to = machine.nodes.len() - 1;
         let of = |gbps| Move { from: 0, to, gbps };
         let whole = solve(&machine, &demands, &[of(gbps)]);
@@ -93,7 +93,7 @@ proptest! {
     }
 
     #[test]
-    fn a_demand_without_lines_sees_what_others_see_and_changes_nothing((machine, demands) in any_traffic()) {
+    fn a_demand_without_lines_sees_the_loaded_latency_and_adds_no_load((machine, demands) in any_traffic()) {
         let one = Demand { reads: 1.0, ..demands[0].clone() };
         let probe = Demand { lines: 0.0, ..one.clone() };
         let alone = solve(&machine, std::slice::from_ref(&one), &[]);

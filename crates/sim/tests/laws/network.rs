@@ -15,7 +15,7 @@ proptest! {
 
     // Latency without waiting holds one service, so it is not less.
     #[test]
-    fn throughput_is_below_both_what_lines_and_what_the_station_allow(service in 0.5f64..30.0, lines in 0.1f64..300.0, base in 30.0f64..400.0) {
+    fn throughput_is_bounded_by_the_lines_and_by_the_station(service in 0.5f64..30.0, lines in 0.1f64..300.0, base in 30.0f64..400.0) {
         for waiting in [Waiting::Queue, CURVE] {
             let found = solve(&[station(service, waiting.clone())], &[class(lines, base, &[1.0])]);
             prop_assert!(found.per_ns[0] <= lines / base * (1.0 + 1e-9));
@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn classes_alike_are_served_alike(service in 0.5f64..30.0, lines in 1.0f64..100.0, base in 20.0f64..400.0, classes in 2usize..5) {
+    fn equal_classes_are_served_equally(service in 0.5f64..30.0, lines in 1.0f64..100.0, base in 20.0f64..400.0, classes in 2usize..5) {
         for waiting in [Waiting::Queue, CURVE] {
             let found = solve(&[station(service, waiting.clone())], &vec![class(lines, base, &[1.0]); classes]);
             prop_assert!(found.per_ns.iter().all(|one| close(*one, found.per_ns[0], 1e-6)), "{:?}", found.per_ns);
@@ -42,7 +42,7 @@ proptest! {
     }
 
     #[test]
-    fn two_stations_alike_used_by_halves_carry_more_than_one_used_by_all(service in 0.5f64..30.0, lines in 2.0f64..300.0, base in 20.0f64..400.0) {
+    fn two_equally_used_stations_are_never_slower_than_one(service in 0.5f64..30.0, lines in 2.0f64..300.0, base in 20.0f64..400.0) {
         for waiting in [Waiting::Queue, CURVE] {
             let stations = vec![station(service, waiting.clone()); 2];
             let one = solve(&stations, &[class(lines, base, &[1.0, 0.0])]).per_ns[0];
@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn a_curves_wait_is_the_curve_at_its_utilisation(service in 0.5f64..30.0, lines in 1.0f64..300.0, base in 20.0f64..400.0, factor in 0.5f64..20.0, power in 0.5f64..5.0) {
+    fn the_wait_of_a_curve_is_its_value_at_the_utilisation(service in 0.5f64..30.0, lines in 1.0f64..300.0, base in 20.0f64..400.0, factor in 0.5f64..20.0, power in 0.5f64..5.0) {
         let curve = Waiting::Curve { factor_ns: factor, power };
         let found = solve(&[station(service, curve)], &[class(lines, base, &[1.0])]);
         let u = found.utilisation[0];

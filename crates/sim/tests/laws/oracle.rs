@@ -55,7 +55,7 @@ fn no_policy_beats_the_oracle_on_a_built_in_workload() {
 }
 
 #[test]
-fn no_policy_beats_the_oracle_where_links_differ_or_lines_are_written() {
+fn no_policy_beats_the_oracle_with_unequal_links_or_writes() {
     for (name, gbps, reads) in
         [("unequal links", &[8.0, 2.0, 4.0][..], 1.0), ("writes", &[2.0, 8.0, 4.0], 0.3)]
     {

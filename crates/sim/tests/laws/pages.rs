@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn there_is_a_page_for_each_that_a_region_has(workload in any_workload(3), seed in any::<u64>()) {
+    fn every_region_has_its_number_of_pages_and_a_total_heat_of_one(workload in any_workload(3), seed in any::<u64>()) {
         let pages = Pages::of(&workload, seed);
         let count: u32 = workload.regions.iter().map(|region| region.pages).sum();
         prop_assert_eq!(pages.count(), count as usize);
@@ -24,7 +24,7 @@ proptest! {
     }
 
     #[test]
-    fn a_region_has_as_many_hot_pages_as_it_says(workload in any_workload(2), seed in any::<u64>()) {
+    fn a_region_has_the_configured_number_of_hot_pages(workload in any_workload(2), seed in any::<u64>()) {
         let pages = Pages::of(&workload, seed);
         for (at, region) in (0u16..).zip(&workload.regions) {
             let mut heats: Vec<f64> = pages.region.iter().zip(&pages.heat).filter(|(of, _)| **of == at).map(|(_, heat)| *heat).collect();
@@ -44,7 +44,7 @@ proptest! {
     }
 
     #[test]
-    fn what_workers_ask_for_goes_somewhere_whole(workload in any_workload(3), seed in any::<u64>(), weights in prop::collection::vec(1u32..5, 3)) {
+    fn the_shares_of_every_demand_add_up_to_one(workload in any_workload(3), seed in any::<u64>(), weights in prop::collection::vec(1u32..5, 3)) {
         let machine = alike(3, ROOMY);
         let mut pages = Pages::of(&workload, seed);
         pages.interleave(&weights, &machine);
@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn an_antagonist_asks_its_node_alone(workload in any_workload(3), node in 0usize..3, lines in 0.0f64..100.0) {
+    fn an_antagonist_accesses_its_own_node_only(workload in any_workload(3), node in 0usize..3, lines in 0.0f64..100.0) {
         let machine = alike(3, ROOMY);
         let workload = with_antagonist(workload, node).contended(lines);
         let demands = Pages::of(&workload, 1).demands(&workload, &machine);
@@ -81,7 +81,7 @@ proptest! {
     }
 
     #[test]
-    fn a_page_is_within_its_whole_and_whole_pages_do_not_overlap(workload in any_workload(2), at in any::<prop::sample::Index>()) {
+    fn a_page_lies_within_its_huge_page_and_huge_pages_do_not_overlap(workload in any_workload(2), at in any::<prop::sample::Index>()) {
         let pages = Pages::of(&workload, 1);
         let page = at.index(pages.count());
         let whole = pages.whole(page);
@@ -91,7 +91,7 @@ proptest! {
     }
 
     #[test]
-    fn copies_take_room_and_serve_the_cpus_beside_them(workload in any_workload(3), on in 1u64..8) {
+    fn replicas_take_memory_and_serve_the_local_cpus(workload in any_workload(3), on in 1u64..8) {
         let machine = alike(3, ROOMY);
         let mut pages = Pages::of(&workload, 1);
         pages.interleave(&[1, 0, 0], &machine);
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn pages_that_are_small_are_all_of_a_workload_without_huge_ones(workload in any_workload(2)) {
+    fn all_pages_of_a_workload_without_huge_pages_are_small(workload in any_workload(2)) {
         let mut workload = workload;
         (workload.huge, workload.walk_ns) = (false, 3.0);
         let small = Pages::of(&workload, 1).small(&workload);
@@ -132,7 +132,7 @@ proptest! {
     }
 
     #[test]
-    fn more_near_is_asked_for_more_is_near(workload in any_workload(1), low in 0.0f64..=1.0, more in 0.0f64..=1.0, room in 1u64..3_000) {
+    fn a_larger_requested_near_share_gives_a_larger_near_share(workload in any_workload(1), low in 0.0f64..=1.0, more in 0.0f64..=1.0, room in 1u64..3_000) {
         let mut workload = workload;
         workload.huge = false;
         let machine = two_tiers(room, ROOMY);

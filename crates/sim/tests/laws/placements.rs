@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn every_policy_places_every_page_where_there_is_room(drawn in any_workload(2), seed in any::<u64>()) {
+    fn every_policy_places_every_page_on_a_node_with_free_memory(drawn in any_workload(2), seed in any::<u64>()) {
         let mut drawn = drawn;
         drawn.huge = false;
         let count: u64 = drawn.regions.iter().map(|region| u64::from(region.pages)).sum();
@@ -31,7 +31,7 @@ proptest! {
     }
 
     #[test]
-    fn every_policy_places_alike_for_a_seed(drawn in any_workload(2), seed in any::<u64>()) {
+    fn every_placement_is_determined_by_its_seed(drawn in any_workload(2), seed in any::<u64>()) {
         let machine = alike(2, ROOMY);
         for (name, policy, _) in POLICIES {
             let place = || {
@@ -57,7 +57,7 @@ proptest! {
     }
 
     #[test]
-    fn interleaving_gives_each_node_its_turns(pages_count in 1u32..3_000, weights in prop::collection::vec(0u32..6, 3)) {
+    fn interleaving_gives_each_node_pages_by_its_weight(pages_count in 1u32..3_000, weights in prop::collection::vec(0u32..6, 3)) {
         let sum: u32 = weights.iter().sum();
         prop_assume!(sum > 0);
         let machine = alike(3, ROOMY);
@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn first_touch_spills_only_what_does_not_fit(room in 1u64..2_000, count in 1u32..2_000) {
+    fn first_touch_spills_only_the_pages_that_do_not_fit(room in 1u64..2_000, count in 1u32..2_000) {
         let machine = builder(vec![node(room, 20.0, CURVE), node(ROOMY, 20.0, CURVE)]).build().unwrap();
         let drawn = workload(vec![region(count, 0, 2)], 2);
         let mut pages = Pages::of(&drawn, 1);
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn touching_shares_decide_where_heat_lies(touched in prop::collection::vec(0.05f64..1.0, 3), count in 500u32..3_000) {
+    fn first_touch_shares_determine_the_placement_of_heat(touched in prop::collection::vec(0.05f64..1.0, 3), count in 500u32..3_000) {
         let touched = shares(&touched);
         let mut one = region(count, 0, 3);
         one.touched_by.clone_from(&touched);
@@ -136,7 +136,7 @@ fn all_pages_are_near_where_all_fit() {
 }
 
 #[test]
-fn every_policy_is_found_by_its_name_and_none_by_another() {
+fn policy_names_are_case_sensitive_and_an_error_lists_all() {
     for (name, policy, about) in POLICIES {
         assert_eq!(name.parse::<Policy>(), Ok(policy));
         assert_eq!(policy.name(), name);
@@ -159,7 +159,7 @@ fn a_placement_that_fits_nowhere_still_places_every_page() {
 /// Room is taken page by page, and huge pages are gathered afterwards where their first piece is. So a node may have more than
 /// its size by less than a huge page. A placement that respects sizes would let the whole huge page spill.
 #[test]
-fn a_huge_page_that_begins_at_the_end_of_a_node_overfills_it_today() {
+fn a_huge_page_at_the_end_of_a_node_currently_overfills_it() {
     let machine = builder(vec![node(700, 20.0, CURVE), node(ROOMY, 20.0, CURVE)]).build().unwrap();
     let mut drawn = workload(vec![region(2_000, 0, 2)], 2);
     drawn.huge = true;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::machines::{alike, any_machine, two_tiers};
 
 #[test]
-fn each_name_is_that_of_one_policy() {
+fn every_policy_parses_from_its_name_and_has_a_description() {
     for (name, policy, about) in POLICIES {
         assert_eq!(name.parse(), Ok(policy));
         assert_eq!(policy.name(), name);
@@ -16,7 +16,7 @@ fn each_name_is_that_of_one_policy() {
 }
 
 #[test]
-fn an_unknown_name_is_refused_with_all_that_there_are() {
+fn an_unknown_policy_is_rejected_with_the_list_of_policies() {
     for name in ["", "Oracle", "oracle ", "first touch"] {
         let text = name.parse::<Policy>().unwrap_err().to_string();
         assert!(text.starts_with(&format!("there is no policy {name}")), "{text}");
@@ -35,7 +35,7 @@ fn static_placements_alone_have_no_controller() {
 }
 
 #[test]
-fn a_controller_of_two_tiers_names_the_machine_that_it_refuses() {
+fn a_two_tier_controller_rejects_other_machines_by_name() {
     for policy in [Policy::Colloid, Policy::Tiering] {
         assert_eq!(policy.suits(&two_tiers(16, 16)), Ok(()));
         let error = policy.suits(&alike(2, 16)).unwrap_err();

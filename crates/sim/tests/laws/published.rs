@@ -9,7 +9,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn no_page_in_far_memory_gains_nothing(reads in 0.0f64..=1.0) {
+    fn a_far_share_of_zero_has_no_gain(reads in 0.0f64..=1.0) {
         let machine = duplex::machine().unwrap();
         prop_assert!(duplex::gain(&machine, 0.0, reads).abs() < 1e-9);
     }
@@ -21,7 +21,7 @@ proptest! {
     }
 
     #[test]
-    fn gain_has_one_top_along_the_share_of_far_pages(reads in 0.4f64..=1.0) {
+    fn the_gain_has_one_maximum_over_the_share_of_far_pages(reads in 0.4f64..=1.0) {
         let machine = duplex::machine().unwrap();
         let gains: Vec<f64> = (0..=40).map(|far| duplex::gain(&machine, f64::from(far) / 40.0, reads)).collect();
         let top = (0..gains.len()).max_by(|a, b| gains[*a].total_cmp(&gains[*b])).unwrap();
@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn the_application_asks_for_what_is_said_and_no_more(near in 0.0f64..=1.0, load in 0.0f64..3.0) {
+    fn demands_have_the_published_numbers_of_lines(near in 0.0f64..=1.0, load in 0.0f64..3.0) {
         let [own, others] = colloid::demands(load, near);
         prop_assert!(close(own.lines, colloid::LINES, 1e-12) && close(own.shares.iter().sum(), 1.0, 1e-12));
         prop_assert!(close(others.lines, colloid::CONTENDING_LINES * load, 1e-12));
@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn under_contention_the_share_of_equal_latencies_beats_all_near(load in 1.0f64..3.0) {
+    fn under_contention_equal_latencies_beat_filling_near_memory(load in 1.0f64..3.0) {
         let machine = colloid::machine(colloid::FAR_NS[0]).unwrap();
         let per_ns = |near| colloid::flow(&machine, load, near).served[0].per_ns;
         prop_assert!(per_ns(colloid::equal_latency(&machine, load)) > per_ns(colloid::NEAR_MOST));
@@ -67,7 +67,7 @@ proptest! {
 }
 
 #[test]
-fn machines_with_latencies_that_make_no_sense_are_refused() {
+fn machines_with_invalid_latencies_are_rejected() {
     for far_ns in [0.0, -135.0, f64::NAN, 1e9] {
         assert!(colloid::machine(far_ns).is_err(), "{far_ns}");
     }
@@ -87,7 +87,7 @@ fn every_row_has_a_name_of_its_own_and_finite_figures() {
 }
 
 #[test]
-fn rows_that_need_no_machine_are_within_bounds() {
+fn colloid_and_duplex_rows_are_within_bounds() {
     for row in colloid::rows().into_iter().chain(duplex::rows()) {
         assert!(row.within(), "{row:?}");
     }

@@ -36,7 +36,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn tables_are_of_the_machines_shape(machine in any_machine()) {
+    fn tables_of_readings_match_the_shape_of_the_machine(machine in any_machine()) {
         let nodes = machine.nodes.len();
         let drawn = workload(vec![region(100, 0, nodes)], nodes);
         let mut ticks = 0;
@@ -56,7 +56,7 @@ proptest! {
     }
 
     #[test]
-    fn samples_are_of_pages_and_rows_that_there_are(drawn in any_workload(3), seed in any::<u64>()) {
+    fn samples_refer_to_existing_pages_and_rows(drawn in any_workload(3), seed in any::<u64>()) {
         let machine = alike(3, 1 << 16);
         let mut all = Vec::new();
         let settings = Settings { seed, ..settings() };
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn what_waits_is_what_was_asked_for_and_not_done(count in 10u32..500, rate in 0.001f64..0.02) {
+    fn waiting_counts_the_requested_actions_not_yet_executed(count in 10u32..500, rate in 0.001f64..0.02) {
         let machine = alike(2, 1 << 14);
         let drawn = workload(vec![region(1_000, 0, 2)], 2);
         let mut waits = Vec::new();
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn huge_pages_and_copies_are_seen_as_they_are(split in any::<bool>(), copied in 512u32..600) {
+    fn readings_show_huge_pages_and_replicas(split in any::<bool>(), copied in 512u32..600) {
         let machine = alike(2, 1 << 14);
         let drawn = Workload { huge: true, ..workload(vec![region(1_000, 0, 2)], 2) };
         let mut world = World::new(&machine, &drawn, pages(&drawn, &machine), settings());

@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn copies_of_what_is_only_read_never_lose_throughput_on_nodes_alike(count in 0u32..1_000, lines in 1.0f64..40.0) {
+    fn replicas_of_read_only_pages_never_lower_throughput(count in 0u32..1_000, lines in 1.0f64..40.0) {
         let machine = alike(2, 1 << 14);
         let drawn = busy(workload(vec![region(1_000, 0, 2)], 2), lines);
         let pages = touched(&drawn, &machine);
@@ -91,7 +91,7 @@ proptest! {
 }
 
 #[test]
-fn world_1_hot_pages_far_are_worth_moving_near() {
+fn world_1_promoting_hot_far_pages_raises_throughput() {
     let machine = two_tiers(1_000, 1 << 14);
     let mut drawn = workload(vec![region(500, 0, 1), region(4_000, 0, 1)], 1);
     drawn.workers[0].uses = vec![0.9, 0.1];
@@ -104,7 +104,7 @@ fn world_1_hot_pages_far_are_worth_moving_near() {
 }
 
 #[test]
-fn world_2_under_contention_some_hot_pages_are_better_off_far() {
+fn world_2_under_contention_demoting_some_hot_pages_raises_throughput() {
     let machine = two_tiers(1 << 14, 1 << 14);
     let drawn =
         busy(with_antagonist(workload(vec![region(1_000, 0, 1)], 1), 0).contended(400.0), 128.0);
@@ -118,7 +118,7 @@ fn world_2_under_contention_some_hot_pages_are_better_off_far() {
 }
 
 #[test]
-fn world_3_pages_that_all_use_are_best_spread_over_nodes_alike() {
+fn world_3_shared_pages_are_best_spread_over_equal_nodes() {
     let machine = alike(4, 1 << 14);
     let drawn = busy(workload(vec![region(1_000, 0, 4)], 4), 40.0);
     let pages = touched(&drawn, &machine);
@@ -131,7 +131,7 @@ fn world_3_pages_that_all_use_are_best_spread_over_nodes_alike() {
 }
 
 #[test]
-fn world_4_pages_of_one_nodes_cpus_are_best_beside_them() {
+fn world_4_pages_used_by_one_node_are_best_placed_on_it() {
     let machine = alike(2, 1 << 14);
     let mut drawn = workload(vec![region(500, 0, 2), region(500, 0, 2)], 2);
     (drawn.workers[0].uses, drawn.workers[1].uses) = (vec![1.0, 0.0], vec![0.0, 1.0]);

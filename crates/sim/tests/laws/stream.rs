@@ -45,7 +45,7 @@ proptest! {
     }
 
     #[test]
-    fn counting_goes_on_from_what_was_counted(source in any_source(), accesses in 0u64..1_000, seed in any::<u64>()) {
+    fn counting_adds_to_the_existing_counts(source in any_source(), accesses in 0u64..1_000, seed in any::<u64>()) {
         let mut counts = vec![3; source.pages() as usize];
         source.count(0, accesses, &mut Rng::new(seed), &mut counts);
         let fresh = counted(&source, 0, accesses, seed);
@@ -65,7 +65,7 @@ proptest! {
     }
 
     #[test]
-    fn zipfs_first_page_takes_more_the_larger_the_exponent(pages in 20u32..300, exponent in 0.0f64..3.0, seed in any::<u64>()) {
+    fn a_larger_zipf_exponent_raises_the_share_of_the_hottest_page(pages in 20u32..300, exponent in 0.0f64..3.0, seed in any::<u64>()) {
         let most = |exponent| {
             let source = Source::zipf(pages, exponent, seed).unwrap();
             counted(&source, 0, 20_000, seed).into_iter().max().unwrap()
@@ -74,7 +74,7 @@ proptest! {
     }
 
     #[test]
-    fn a_trace_goes_to_its_spans_alone_and_by_their_weights(first in 0u32..50, pages in 1u32..50, weight in 0.1f64..10.0, seed in any::<u64>()) {
+    fn a_trace_accesses_only_its_spans_in_proportion_to_their_weights(first in 0u32..50, pages in 1u32..50, weight in 0.1f64..10.0, seed in any::<u64>()) {
         let spans = vec![Span { first, pages, weight }, Span { first: 100, pages: 10, weight: 1.0 }];
         let source = Source::trace(110, &[spans], 1).unwrap();
         let counts = counted(&source, seed % 9, 10_000, seed);
@@ -95,7 +95,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_streamed_evenly_is_served_as_pages_lie(near in 1u32..100, threads in 1u32..4, seed in any::<u64>()) {
+    fn a_uniform_stream_is_served_in_proportion_to_the_placement(near in 1u32..100, threads in 1u32..4, seed in any::<u64>()) {
         let machine = two_tiers(1_000, 1_000);
         let drawn = workload(vec![region(100, 0, 1)], 1);
         let mut pages = Pages::of(&drawn, 1);
@@ -107,7 +107,7 @@ proptest! {
     }
 
     #[test]
-    fn a_longer_stream_is_the_shorter_and_more(accesses in 1u64..200_000, more in 1u64..200_000, seed in any::<u64>()) {
+    fn a_longer_stream_extends_the_shorter_one(accesses in 1u64..200_000, more in 1u64..200_000, seed in any::<u64>()) {
         let machine = two_tiers(1_000, 1_000);
         let drawn = workload(vec![region(50, 0, 1)], 1);
         let pages = Pages::of(&drawn, 1);
@@ -120,7 +120,7 @@ proptest! {
 }
 
 #[test]
-fn a_refusal_names_what_is_allowed() {
+fn an_invalid_source_is_rejected_with_the_valid_range() {
     for (refused, part) in [
         (Source::uniform(0), "1 to"),
         (Source::zipf(10, 4.5, 1), "0 to 4"),
@@ -135,7 +135,7 @@ fn a_refusal_names_what_is_allowed() {
 }
 
 #[test]
-fn the_first_epoch_has_the_accesses_of_an_idle_machine_and_the_second_those_that_were_served() {
+fn the_first_epoch_runs_at_the_idle_rate_and_the_second_at_the_served_rate() {
     let machine = two_tiers(1_000, 1_000);
     let mut drawn = workload(vec![region(100, 0, 1)], 1);
     (drawn.workers[0].lines, drawn.workers[0].think_ns) = (12.0, 40.0);

@@ -34,7 +34,7 @@ proptest! {
     }
 
     #[test]
-    fn a_turn_is_as_long_as_is_said_unless_its_region_ends(workload in any_workload(2), stripe in 1u32..700) {
+    fn a_stripe_has_the_configured_length_unless_its_region_ends(workload in any_workload(2), stripe in 1u32..700) {
         let pages = striped(&workload, stripe, 1);
         let runs: Vec<&[u16]> = pages.region.chunk_by(|a, b| a == b).collect();
         let mut left: Vec<usize> = workload.regions.iter().map(|region| region.pages as usize).collect();
@@ -68,7 +68,7 @@ proptest! {
     }
 
     #[test]
-    fn interleaving_deals_evenly_whatever_the_stripes(workload in any_workload(2), stripe in 0u32..700) {
+    fn interleaving_places_pages_evenly_for_any_stripe_length(workload in any_workload(2), stripe in 0u32..700) {
         let small = Workload { huge: false, ..workload };
         let mut pages = striped(&small, stripe, 1);
         pages.interleave(&[1, 1], &alike(2, 1 << 16));
@@ -77,7 +77,7 @@ proptest! {
     }
 
     #[test]
-    fn demands_of_small_and_huge_pages_differ_in_time_to_think_alone_where_all_is_on_one_node(workload in any_workload(1), walk_ns in 0.1f64..20.0) {
+    fn on_one_node_small_and_huge_pages_differ_in_think_time_only(workload in any_workload(1), walk_ns in 0.1f64..20.0) {
         let machine = alike(1, 1 << 16);
         let demand = |huge| {
             let workload = Workload { huge, walk_ns, ..workload.clone() };

@@ -19,7 +19,7 @@ fn named(words: &[&str]) -> Vec<Adversary> {
 }
 
 #[test]
-fn every_adversary_has_a_description_of_its_own_and_a_latency_of_the_study() {
+fn every_adversary_has_a_unique_description_and_a_known_latency() {
     let all = adversaries::all();
     let mut names: Vec<_> = all.iter().map(|of| (&of.what, of.far_ns.to_bits())).collect();
     names.sort_unstable();
@@ -30,7 +30,7 @@ fn every_adversary_has_a_description_of_its_own_and_a_latency_of_the_study() {
 }
 
 #[test]
-fn a_policy_that_moves_nothing_stands_every_kind_of_adversary_unchanged() {
+fn a_static_policy_is_unaffected_by_every_kind_of_adversary() {
     let these =
         named(&["half of 0.2 s", "every 2 s", "lost", "20 %", "refused", "two controllers"]);
     assert!(these.len() >= 20, "{}", these.len());
@@ -67,7 +67,7 @@ fn migration_under_contention_stays_within_its_rate() {
 }
 
 #[test]
-fn rows_are_each_policy_over_each_latency_and_no_static_one_beats_the_oracle() {
+fn rows_cover_each_policy_and_latency_and_none_beats_the_oracle() {
     let policies = [Policy::FirstTouch, Policy::Oracle];
     let found = rows(&policies, 1, &Settings::default()).unwrap();
     assert_eq!(found.len(), policies.len() * colloid::FAR_NS.len());
@@ -83,7 +83,7 @@ fn rows_are_each_policy_over_each_latency_and_no_static_one_beats_the_oracle() {
 }
 
 #[test]
-fn a_study_of_an_invalid_machine_is_refused_with_the_figure() {
+fn a_study_of_an_invalid_machine_is_rejected_with_the_value() {
     for far_ns in [f64::NAN, -1.0, 1e9] {
         let error = study(far_ns, 1, &Settings::default(), &mut Still).unwrap_err();
         assert!(matches!(&error, Unable::Machine(refused) if refused.what == "latency in ns"));
@@ -92,7 +92,7 @@ fn a_study_of_an_invalid_machine_is_refused_with_the_figure() {
 }
 
 #[test]
-fn churn_is_relative_to_throughput_and_none_without_any() {
+fn churn_is_relative_to_throughput_and_zero_without_it() {
     let phase = |gbps, churn_gbps| Phase {
         contention: 0.0,
         gbps,
@@ -106,7 +106,7 @@ fn churn_is_relative_to_throughput_and_none_without_any() {
 }
 
 #[test]
-fn the_whole_run_is_compared_with_the_oracles() {
+fn the_ratio_to_the_oracle_covers_the_whole_run() {
     let phase = |whole_gbps, gbps, oracle_gbps| Phase {
         contention: 0.0,
         gbps,

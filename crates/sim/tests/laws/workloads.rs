@@ -40,7 +40,7 @@ fn shares_of_every_workload_add_up_to_the_whole() {
 }
 
 #[test]
-fn every_row_of_cpus_works_once_and_every_antagonist_has_a_node() {
+fn every_row_has_one_worker_and_every_antagonist_a_valid_node() {
     for machine in machines() {
         for (name, _) in NAMES {
             let Ok(workload) = find(name, &machine) else { continue };
@@ -53,7 +53,7 @@ fn every_row_of_cpus_works_once_and_every_antagonist_has_a_node() {
 }
 
 #[test]
-fn a_workload_of_another_kind_of_machine_is_refused_and_both_are_named() {
+fn a_workload_on_an_unsuited_machine_is_rejected_with_both_names() {
     for machine in machines() {
         for (name, _) in NAMES {
             if let Err(error) = find(name, &machine) {
@@ -93,7 +93,7 @@ fn the_share_of_equal_latencies_falls_with_contention_and_rises_with_distance() 
 }
 
 #[test]
-fn at_that_share_latencies_are_equal_unless_it_is_an_end() {
+fn latencies_are_equal_at_the_equal_latency_share_within_its_limits() {
     for far_ns in colloid::FAR_NS {
         let machine = colloid::machine(far_ns).unwrap();
         for load in [0.0, 0.5, 1.0, 2.0, 3.0] {
@@ -109,7 +109,7 @@ fn at_that_share_latencies_are_equal_unless_it_is_an_end() {
 }
 
 #[test]
-fn rows_differ_by_a_share_of_what_was_published() {
+fn the_difference_of_a_row_is_relative_to_the_published_value() {
     let row = |model: f64, how| Row {
         table: "t",
         what: "w".into(),

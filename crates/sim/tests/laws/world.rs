@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn whatever_is_asked_for_no_page_is_lost_and_no_node_overfull(ticks in any_script(), room in 1_100u64..4_000, huge in any::<bool>(), rate in 0.01f64..10.0) {
+    fn any_actions_lose_no_page_and_overfill_no_node(ticks in any_script(), room in 1_100u64..4_000, huge in any::<bool>(), rate in 0.01f64..10.0) {
         let machine = alike(3, room);
         let workload = Workload { huge, ..small(3) };
         let mut world = world(&machine, &workload, Settings { rate_gbps: rate, ..settings() });
@@ -111,7 +111,7 @@ proptest! {
     }
 
     #[test]
-    fn a_node_takes_what_it_has_room_for_and_the_rest_is_refused_and_counted(room in 0u64..3_000) {
+    fn moves_beyond_free_memory_fail_and_are_counted(room in 0u64..3_000) {
         let machine = two_tiers(1 << 14, room);
         let mut world = world(&machine, &small(1), settings());
         let found = run(&mut world, &mut Script::of(moves(1)), 20);
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn moves_fail_by_chance_as_often_as_is_said(share in 0.0f64..=1.0, seed in any::<u64>()) {
+    fn moves_fail_at_random_with_the_configured_probability(share in 0.0f64..=1.0, seed in any::<u64>()) {
         let machine = alike(2, 1 << 16);
         let settings = Settings { refused: share, seed, ..settings() };
         let found = run(&mut world(&machine, &small(2), settings), &mut Script::of(moves(1)), 20);
@@ -144,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn pages_that_only_move_take_as_many_bytes_as_before(ticks in any_script()) {
+    fn moves_do_not_change_the_total_memory_used(ticks in any_script()) {
         let machine = alike(3, 1 << 14);
         let only_moves: VecDeque<Vec<Act>> =
             ticks.into_iter().map(|acts| acts.into_iter().filter(|act| matches!(act, Act::Move { .. })).collect()).collect();
@@ -154,7 +154,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_free_is_what_pages_leave(ticks in any_script()) {
+    fn free_memory_is_the_node_size_less_its_pages(ticks in any_script()) {
         let machine = alike(3, 5_000);
         let mut world = world(&machine, &small(3), settings());
         let mut script = Script { ticks: ticks.into(), seen: Vec::new() };
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn acts_on_pages_or_nodes_that_are_not_there_do_nothing(page in PAGES.., to in 2u16..) {
+    fn actions_on_missing_pages_or_nodes_have_no_effect(page in PAGES.., to in 2u16..) {
         let machine = alike(2, 1 << 14);
         let mut world = world(&machine, &small(2), settings());
         let acts = [
@@ -186,7 +186,7 @@ proptest! {
     }
 
     #[test]
-    fn ticks_come_as_often_as_is_said(tick_epochs in 1u32..20, epoch_ms in 1u32..50) {
+    fn ticks_occur_at_the_configured_interval(tick_epochs in 1u32..20, epoch_ms in 1u32..50) {
         let machine = alike(2, 1 << 14);
         let mut script = Script::default();
         let settings = Settings { tick_epochs, epoch_ms, ..settings() };
@@ -201,7 +201,7 @@ proptest! {
 }
 
 #[test]
-fn a_still_world_stays_as_it_is() {
+fn a_world_without_migration_never_changes() {
     let machine = alike(3, 1 << 14);
     let mut world = world(&machine, &small(3), settings());
     let before = world.pages().clone();
@@ -212,14 +212,14 @@ fn a_still_world_stays_as_it_is() {
 }
 
 #[test]
-fn a_page_that_is_there_already_is_not_moved_and_not_refused() {
+fn moving_a_page_to_its_present_node_has_no_effect() {
     let machine = alike(2, 1 << 14);
     let found = run(&mut world(&machine, &small(2), settings()), &mut Script::of(moves(0)), 5);
     assert_eq!((moved(&found), refused(&found)), (0, 0));
 }
 
 #[test]
-fn spreading_pages_that_all_read_gains_throughput_once_moving_is_done() {
+fn spreading_shared_pages_raises_throughput_after_the_migration() {
     let machine = alike(2, 1 << 14);
     let busy = Workload {
         workers: small(2)
@@ -236,7 +236,7 @@ fn spreading_pages_that_all_read_gains_throughput_once_moving_is_done() {
 }
 
 #[test]
-fn a_copy_takes_room_once_and_is_given_up_when_its_page_moves() {
+fn a_replica_takes_memory_once_and_is_freed_when_its_page_moves() {
     let machine = alike(2, 1 << 14);
     let mut world = world(&machine, &small(2), settings());
     let copy = Act::Copy { page: 5, to: 1 };
@@ -248,7 +248,7 @@ fn a_copy_takes_room_once_and_is_given_up_when_its_page_moves() {
 }
 
 #[test]
-fn copies_of_written_pages_end_and_of_pages_only_read_do_not() {
+fn replicas_of_written_pages_are_dropped_and_read_only_ones_kept() {
     let machine = alike(2, 1 << 14);
     for (reads, left) in [(1.0, PAGES as usize), (0.5, 0)] {
         let mut workload = small(2);
@@ -262,7 +262,7 @@ fn copies_of_written_pages_end_and_of_pages_only_read_do_not() {
 }
 
 #[test]
-fn a_huge_page_moves_whole_until_it_is_split_and_joins_where_it_is_told() {
+fn a_huge_page_moves_whole_until_split_and_joins_on_the_given_node() {
     let machine = alike(2, 1 << 14);
     let mut world = world(&machine, &Workload { huge: true, ..small(2) }, settings());
     let found = run(&mut world, &mut Script::of([Act::Move { page: 700, to: 1 }]), 3);
@@ -293,7 +293,7 @@ fn contention_costs_throughput_while_it_lasts() {
 }
 
 #[test]
-fn more_work_gets_more_until_memory_is_full() {
+fn more_outstanding_lines_raise_throughput_until_saturation() {
     let machine = two_tiers(1 << 14, 1 << 14);
     let mut world = world(&machine, &small(1), settings());
     let mut gbps = |lines: f64| {
@@ -306,7 +306,7 @@ fn more_work_gets_more_until_memory_is_full() {
 }
 
 #[test]
-fn a_hot_set_that_wanders_takes_throughput_along() {
+fn rotating_the_hot_set_changes_the_local_access_ratio() {
     let machine = two_tiers(1 << 14, 1 << 14);
     let mut workload = workload(vec![region(1_000, 0, 1), region(1_000, 0, 1)], 1);
     workload.workers[0].uses = vec![0.95, 0.05];
@@ -330,7 +330,7 @@ fn without_a_rate_nothing_ever_moves() {
 }
 
 #[test]
-fn a_page_larger_than_what_an_epoch_allows_is_saved_for() {
+fn a_page_above_the_limit_of_an_epoch_moves_after_several_epochs() {
     let machine = alike(2, 1 << 14);
     // A huge page is 2 MiB, an epoch's part 100 kB.
     let settings = Settings { rate_gbps: 0.01, epoch_ms: 10, ..settings() };
@@ -351,7 +351,7 @@ fn acts_are_carried_out_in_the_order_given() {
 }
 
 #[test]
-fn as_much_moves_in_a_time_whatever_the_length_of_epochs() {
+fn the_migration_rate_does_not_depend_on_the_epoch_length() {
     let machine = alike(2, 1 << 14);
     let after_a_second = |epoch_ms: u32| {
         let settings = Settings { rate_gbps: 0.004, epoch_ms, ..settings() };
@@ -370,7 +370,7 @@ fn as_much_moves_in_a_time_whatever_the_length_of_epochs() {
 }
 
 #[test]
-fn moving_costs_the_programs_time_that_flushes_take() {
+fn migration_slows_the_program_by_its_tlb_flushes() {
     let machine = alike(2, 1 << 14);
     let gbps_while_moving = |flush_ns: f64| {
         let settings = Settings { flush_ns, rate_gbps: 0.2, ..settings() };
@@ -382,7 +382,7 @@ fn moving_costs_the_programs_time_that_flushes_take() {
 }
 
 #[test]
-fn two_controllers_at_once_both_have_their_way() {
+fn actions_of_two_combined_controllers_are_both_executed() {
     let machine = alike(3, 1 << 14);
     let mut world = world(&machine, &small(3), settings());
     let [one, other] = [(0, 1), (1, 2)].map(|(page, to)| Script::of([Act::Move { page, to }]));
@@ -391,7 +391,7 @@ fn two_controllers_at_once_both_have_their_way() {
 }
 
 #[test]
-fn a_world_in_which_nothing_moves_is_the_steady_state() {
+fn a_world_without_migration_is_in_the_steady_state() {
     for (machine, workload) in
         [(alike(3, 1 << 14), small(3)), (two_tiers(1_500, 1 << 14), small(1))]
     {

@@ -79,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn figures_from_an_initiator_without_cpus_tell_nothing(latency in 1u64..10_000, bandwidth in 1u64..500_000) {
+    fn figures_of_an_initiator_without_cpus_are_ignored(latency in 1u64..10_000, bandwidth in 1u64..500_000) {
         let from = |node: &str| {
             let machine = pair()
                 .file("node1/access0/initiators/read_latency", &latency.to_string())
@@ -128,7 +128,7 @@ proptest! {
     }
 
     #[test]
-    fn the_best_cpu_node_is_the_measure(slow in 100u64..1_000, latency in 1u64..400) {
+    fn the_best_cpu_node_is_the_reference(slow in 100u64..1_000, latency in 1u64..400) {
         let machine = pair().node(2, "4-7", GIB).hmat(2, slow, 10_000).hmat(1, latency, 20_000).machine();
         prop_assert_eq!(kind(&machine, 1).0, by_hmat(latency, 20_000));
     }
@@ -156,7 +156,7 @@ fn a_node_without_cpus_that_goes_changes_no_other_nodes_kind() {
 }
 
 #[test]
-fn a_node_whose_directory_is_missing_is_a_finding_and_the_others_keep_their_kind() {
+fn a_missing_node_directory_is_a_finding_and_other_nodes_keep_their_kind() {
     for (name, tree, machine) in recorded() {
         for id in machine.nodes.keys().filter(|id| machine.nodes[*id].cpus.is_empty()) {
             let (rest, findings) = Topology::read(&without_directory(tree, *id));

@@ -71,7 +71,7 @@ proptest! {
     }
 
     #[test]
-    fn inserting_says_whether_the_node_was_new(ids in proptest::collection::vec(0u16..20, 0..30)) {
+    fn inserting_reports_whether_the_node_was_new(ids in proptest::collection::vec(0u16..20, 0..30)) {
         let (mut nodes, mut seen) = (NodeSet::new(), BTreeSet::new());
         for id in ids {
             prop_assert_eq!(nodes.insert(NodeId(id)), seen.insert(id));
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_out_of_range_are_told_from_words(number in 1024u32..) {
+    fn numbers_out_of_range_are_distinguished_from_words(number in 1024u32..) {
         let error = number.to_string().parse::<NodeExpr>().unwrap_err();
         prop_assert_eq!(error, NodeSetError::TooLarge { term: number.to_string() });
     }
@@ -224,7 +224,7 @@ fn a_node_without_memory_is_absent_even_if_it_has_cpus() {
 }
 
 #[test]
-fn words_are_not_numbers_and_only_numbers_and_all_are_by_number() {
+fn only_numbers_and_all_count_as_given_by_number() {
     for (text, by_number) in [
         ("0", true),
         ("0-3,7", true),

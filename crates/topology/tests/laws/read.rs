@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn distances_are_in_the_order_of_ids_however_these_are_spread(ids in ids(2..6), base in 10u32..100) {
+    fn distances_are_in_the_order_of_ids_also_with_gaps(ids in ids(2..6), base in 10u32..100) {
         let sorted = { let mut ids = ids.clone(); ids.sort_unstable(); ids };
         let mut sysfs = ids.iter().fold(Sysfs::default(), |sysfs, id| sysfs.node(*id, "", 1024));
         let row: Vec<String> = (0..).zip(&sorted).map(|(at, _)| (base + at).to_string()).collect();
@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn attributes_are_read_in_their_units_and_zero_is_none(latency in 0u64..10_000, mbps in prop_oneof![0u64..200_000_000, any::<u64>()]) {
+    fn attributes_are_read_in_their_units_and_zero_is_unknown(latency in 0u64..10_000, mbps in prop_oneof![0u64..200_000_000, any::<u64>()]) {
         let (machine, findings) = Sysfs::default().node(0, "0", 1024).hmat(0, latency, mbps).read();
         prop_assert_eq!(findings.len(), usize::from(mbps > 100_000_000));
         let attributes = machine.nodes[&NodeId(0)].access().unwrap().attributes;
@@ -208,7 +208,7 @@ proptest! {
 }
 
 #[test]
-fn of_4096_nodes_those_are_read_that_linux_can_have_and_one_finding_counts_the_others() {
+fn nodes_beyond_the_limit_of_linux_are_counted_in_one_finding() {
     let mut tree = Sysfs::default().at("sys/devices/system/node/online", "0-4095\n").tree;
     let row: Vec<String> = (0..4096).map(|to: u32| (20 + to % 100).to_string()).collect();
     for id in 0..4096 {

@@ -51,7 +51,7 @@ proptest! {
     }
 
     #[test]
-    fn a_node_more_leaves_the_order_of_the_others(latencies in prop::collection::vec(80u64..1_000, 2..6)) {
+    fn an_added_node_keeps_the_order_of_the_others(latencies in prop::collection::vec(80u64..1_000, 2..6)) {
         let [all, fewer] = [by_latency(&latencies), by_latency(&latencies[1..])].map(|sysfs| sysfs.machine());
         let ids = || (1..).map(NodeId).take(latencies.len() - 1);
         for (a, b) in ids().zip(ids().skip(1)) {
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn two_kernel_tiers_stand_in_the_order_of_their_numbers(fast in 0u32..1_000, slow in 0u32..1_000) {
+    fn two_kernel_tiers_are_in_the_order_of_their_numbers(fast in 0u32..1_000, slow in 0u32..1_000) {
         prop_assume!(fast != slow);
         let machine = Sysfs::default().node(0, "0", GIB).node(1, "", GIB).tier(fast, "0").tier(slow, "1").machine();
         let ids: Vec<_> = machine.tiers.iter().map(|tier| tier.kernel_id).collect();

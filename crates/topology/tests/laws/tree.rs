@@ -86,7 +86,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_above_64_bits_is_no_number(high in 1u64.., low in any::<u64>()) {
+    fn numbers_above_64_bits_are_refused(high in 1u64.., low in any::<u64>()) {
         let wide = (u128::from(high) << 64) | u128::from(low);
         for text in [wide.to_string(), format!("{wide:#x}")] {
             let mut tree = Tree::new();
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn recordings_joined_are_the_later_over_the_earlier(a in paths(), b in paths()) {
+    fn in_joined_recordings_later_entries_override_earlier_ones(a in paths(), b in paths()) {
         let joined = Tree::parse(&format!("{}{}", tree(&a).record(), tree(&b).record()));
         prop_assert_eq!(joined, tree(&[a, b].concat()));
     }

@@ -54,7 +54,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_the_reader_of_sizes_panic(text in "[0-9]{0,22} ?[a-zA-Z0-9é-]{0,4}") {
+    fn parsing_a_size_never_panics(text in "[0-9]{0,22} ?[a-zA-Z0-9é-]{0,4}") {
         if let Ok(Bytes(bytes)) = text.parse::<Bytes>() {
             let digits = text.trim_start_matches(|one: char| one.is_ascii_digit());
             let number: u64 = text[..text.len() - digits.len()].parse().unwrap();
@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn a_mix_is_the_same_however_often_its_parts_are_repeated(r in 0u16..=100, w in 0u16..=100, by in 1u16..=100) {
+    fn a_mix_is_reduced_to_lowest_terms(r in 0u16..=100, w in 0u16..=100, by in 1u16..=100) {
         let (Some(mix), Some(multiple)) = (Mix::new(r, w), Mix::new(r * by, w * by)) else { return Ok(()) };
         prop_assert_eq!(mix, multiple);
         prop_assert_eq!(u32::from(mix.reads()) * u32::from(w), u32::from(mix.writes()) * u32::from(r));

@@ -94,7 +94,7 @@ fn a_memnode_that_exists_is_replaced_and_others_stay() {
 }
 
 #[test]
-fn without_wishes_for_one_cell_nothing_but_the_description_is_added() {
+fn one_cell_without_requests_leaves_the_document_unchanged() {
     let one = PLAIN.replace("      <cell id='1' memory='2' unit='GiB'></cell>\n", "");
     assert_eq!(patched(&one, &[]).unwrap().text, one);
 }
@@ -110,7 +110,7 @@ fn a_compact_document_stays_compact() {
 }
 
 #[test]
-fn documents_and_wishes_that_are_wrong_are_refused() {
+fn invalid_documents_and_requests_are_refused() {
     let automatic = PLAIN.replace("<cpu>", "<numatune><memory placement='auto'/></numatune><cpu>");
     for (xml, cell, part) in [
         ("<domain>\n <a></domain>", "1=cxl", "2:5"),

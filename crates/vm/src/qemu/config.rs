@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sections_have_groups_ids_and_fields_with_their_places() {
+    fn sections_have_groups_ids_and_fields_with_positions() {
         let text = "# c\n[memory]\n size = \"4G\"\n\n[object \"far0\"]\n  qom-type = \"memory-backend-ram\"  \n\tsize=\"\"\n";
         let sections = parse(text);
         let names: Vec<_> =

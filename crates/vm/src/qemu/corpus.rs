@@ -24,7 +24,7 @@ fn corpus() -> Vec<Vec<OsString>> {
 }
 
 #[test]
-fn command_lines_without_our_keys_come_out_as_they_went_in() {
+fn command_lines_without_nearfars_keys_are_unchanged() {
     let (machine, lines) = (dram_and_cxl(), corpus());
     assert!(lines.len() >= 60, "{}", lines.len());
     for argv in lines {
@@ -35,7 +35,7 @@ fn command_lines_without_our_keys_come_out_as_they_went_in() {
 }
 
 #[test]
-fn a_key_on_any_backend_of_them_changes_that_backend_alone() {
+fn a_key_on_any_backend_changes_only_that_backend() {
     let machine = dram_and_cxl();
     let mut rewritten = 0;
     for argv in corpus() {

@@ -89,7 +89,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn members_have_their_places() {
+    fn members_have_their_positions() {
         let text = r#" { "id" : "a,\"b", "n":[1, {"x":"}"}] ,"size": 64 , "s":true}"#;
         let fields = parse(text).unwrap();
         let spans: Vec<_> = fields.iter().map(|field| &text[field.span.clone()]).collect();
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_text_is_refused_with_its_place() {
+    fn invalid_text_is_refused_with_its_position() {
         let error = parse("{\"id\":\n 'a'}").unwrap_err();
         assert!(error.contains("line 2 column 2"), "{error}");
         assert!(parse("[1]").is_err() && parse("{}").unwrap().is_empty());

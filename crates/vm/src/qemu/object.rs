@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn our_keys_are_replaced_where_they_stand() {
+    fn nearfars_keys_are_replaced_in_place() {
         for (text, expected) in [
             (
                 "memory-backend-ram,host-mem-type=cxl,id=a,size=1G",

@@ -56,7 +56,7 @@ fn a_backend_that_no_option_names_has_a_note() {
 }
 
 #[test]
-fn a_type_becomes_nodes_and_a_policy_and_the_rest_stays() {
+fn a_type_is_replaced_by_nodes_and_policy_and_the_rest_is_kept() {
     let line = |wish: &str| {
         format!("qemu -m 4G -object memory-backend-ram,id=a,size=1G,{wish},share=on -S")
     };
@@ -117,7 +117,7 @@ fn plain_memory_becomes_a_backend_of_the_machine() {
 }
 
 #[test]
-fn wishes_that_contradict_each_other_are_refused() {
+fn contradicting_requests_are_refused() {
     let object = |keys: &str| format!("qemu -object memory-backend-ram,id=a,size=1G,{keys}");
     for (keys, part) in [
         ("host-mem-type=cxl,host-nodes=1", "host-mem-type and host-nodes exclude each other"),
@@ -221,7 +221,7 @@ fn a_description_by_the_user_is_left_alone_and_named() {
 }
 
 #[test]
-fn without_figures_the_guest_is_told_nothing_and_the_user_why() {
+fn without_figures_the_guest_gets_no_hmat_and_the_user_the_reason() {
     let machine = machine([node(0).cpus(0..4), node(1).kind(MemoryKind::Cxl)]);
     let plan = planned(NUMA, &machine).unwrap();
     assert!(plan.notes[0].contains("run nearfar probe first"), "{:?}", plan.notes);
@@ -246,7 +246,7 @@ fn far_memory_is_added_in_both_shapes() {
 }
 
 #[test]
-fn a_configuration_file_is_copied_with_its_wishes_rewritten() {
+fn a_configuration_file_is_copied_with_its_requests_rewritten() {
     let text = "# mine\n[object \"b\"]\n  qom-type = \"memory-backend-ram\"\n  size = \"1G\"\n  host-mem-type = \"far\"\n";
     let read =
         |path: &str| (path == "vm.cfg").then(|| text.to_owned()).ok_or_else(|| "absent".into());
@@ -293,14 +293,14 @@ fn any_word() -> impl Strategy<Value = OsString> {
 
 proptest! {
     #[test]
-    fn without_our_keys_every_word_stays(words in proptest::collection::vec(any_word(), 1..12)) {
+    fn without_nearfars_keys_every_word_is_unchanged(words in proptest::collection::vec(any_word(), 1..12)) {
         let plan = plan(&Request::new(&words), &host(&dram_and_cxl())).unwrap();
         prop_assert_eq!(plan.argv, words);
         prop_assert!(plan.backends.is_empty() && plan.configs.is_empty());
     }
 
     #[test]
-    fn with_our_keys_only_these_words_change(
+    fn only_words_with_nearfars_keys_change(
         before in proptest::collection::vec(any_word(), 0..6),
         keys in "(,share=on|,x=a,,b|,prealloc=off){0,2}",
         is_json: bool,
@@ -333,7 +333,7 @@ proptest! {
 }
 
 #[test]
-fn nodes_that_are_unknown_to_the_machine_have_no_room() {
+fn unknown_nodes_have_no_free_memory() {
     let machine = dram_and_cxl();
     let host = Host { room: BTreeMap::from([(NodeId(0), Bytes(1 << 40))]), ..host(&machine) };
     let argv = words("qemu -object memory-backend-ram,id=a,size=1G,host-mem-type=cxl");
@@ -383,7 +383,7 @@ fn huge_pages_are_counted_in_their_own_pools() {
 }
 
 #[test]
-fn keys_that_are_nearly_ours_and_policies_that_qemu_lacks_are_refused() {
+fn misspelt_keys_and_policies_unknown_to_qemu_are_refused() {
     let error = refused("qemu -object memory-backend-ram,id=a,size=1G,host-mem-typ=cxl");
     assert!(
         error.contains("host-mem-typ is unknown; the keys are host-mem-type and host-mem-policy"),

@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn monitors_are_told_from_other_programs() {
+    fn monitors_are_distinguished_from_other_programs() {
         let qemu = |libvirt, name: Option<&str>| {
             Some(Found { vmm: Vmm::Qemu, libvirt, name: name.map(str::to_owned) })
         };

@@ -278,7 +278,7 @@ mod tests {
     use nearfar_topology::Tree;
 
     #[test]
-    fn a_number_is_a_process_and_a_process_leads_to_its_socket() {
+    fn a_number_names_a_process_and_its_socket_is_found() {
         assert_eq!(Target::parse("812"), Target::Pid(812));
         assert_eq!(Target::parse("./812"), Target::Socket("./812".into()));
         let mut tree = Tree::new();

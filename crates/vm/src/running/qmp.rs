@@ -283,7 +283,7 @@ pub(super) mod tests {
     pub(in super::super) const PATIENCE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_command_has_its_result_also_after_events() {
+    fn a_command_gets_its_result_after_events_too() {
         let (_dir, path, served) = monitor(&[
             HELLO,
             "{\"return\": {}}\n",
@@ -321,7 +321,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_monitor_with_a_full_queue_is_not_waited_for_without_end() {
+    fn waiting_for_a_monitor_with_a_full_queue_is_limited() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("qmp");
         let _listener = UnixListener::bind(&path).unwrap();
@@ -338,7 +338,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_monitor_that_is_silent_or_no_monitor_is_named() {
+    fn a_silent_socket_and_a_non_monitor_are_named() {
         let (_dir, path, served) = monitor(&[""]);
         let silent = Qmp::connect(&path, &path, Duration::from_millis(50)).unwrap_err();
         assert!(matches!(silent, QmpError::Silent { .. }), "{silent}");

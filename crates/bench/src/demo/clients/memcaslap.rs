@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_histogram_of_all_operations_is_taken_and_holds_each_of_them() {
+    fn the_total_histogram_counts_every_operation() {
         let total = RECORDED.rsplit_once("Total Statistics").unwrap().1;
         let sum: u64 = histogram(total).iter().map(|(_, count)| count).sum();
         assert!(total.starts_with(&format!(" ({sum} events)")), "{sum}");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_by_what_it_lacks() {
+    fn other_output_is_rejected_with_the_missing_part() {
         assert_eq!(parse("", 1).unwrap_err().missing, "TPS");
         assert_eq!(parse("Ops: 9 TPS: 5", 1).unwrap_err().missing, "total statistics");
         let text = "Total Statistics (3 events)\nMax: 3\nOps: 9 TPS: 5";
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_untimed_filling_is_no_throughput() {
+    fn the_fill_phase_is_excluded_from_throughput() {
         let text = "Total Statistics (3 events)\nMax: 3\nLog2 Dist:\n   0: 0 3\n\nOps: 9 TPS: 600";
         assert!((parse(text, 1).unwrap().operations_per_second - 200.0).abs() < 1e-6);
     }

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_motion_is_taken_out_of_rates_and_latencies() {
+    fn rates_and_latencies_are_corrected_for_the_slowdown_factor() {
         let latency = Latency { p50_ns: Some(4_000), p99_ns: None, p999_ns: Some(9_999) };
         let measured = Measured { operations_per_second: 1_000.0, latency };
         let expected = Latency { p50_ns: Some(100), p99_ns: None, p999_ns: Some(250) };

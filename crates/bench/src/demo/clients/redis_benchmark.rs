@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_by_what_it_lacks() {
+    fn other_output_is_rejected_with_the_missing_part() {
         for text in
             ["", "Could not connect to Redis", "throughput summary: nan requests per second"]
         {

@@ -63,7 +63,7 @@ impl Document {
 }
 
 /// A workload, in one or two sentences.
-fn what(compared: &Compared) -> String {
+fn workload_text(compared: &Compared) -> String {
     let Compared { description, busy_percent, rows, .. } = compared;
     let set = rows.iter().map(|ran| ran.set_bytes).max().unwrap_or(0);
     let mut text = format!("{description}; working set {}", nearfar_topology::Bytes(set));

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use nearfar_report::style;
 
-use super::{COLUMNS, Document, cells, figure_and_bound, verdict, what};
+use super::{COLUMNS, Document, cells, figure_and_bound, verdict, workload_text};
 use crate::pages::comparison;
 use crate::tiering::acceptance::{self, Figures};
 use crate::tiering::results::{Compared, Ran};
@@ -50,7 +50,7 @@ fn section(document: &Document, index: usize, compared: &Compared, figures: &[Fi
     html! {
         section {
             h2 { (compared.workload) }
-            p { (what(compared)) "." }
+            p { (workload_text(compared)) "." }
             @if ran().next().is_some() {
                 ul.key { @for of in ran() { li { (swatch(of.row.class())) span { (of.row.name()) } } } }
                 (pictures(index, compared))
@@ -180,7 +180,7 @@ mod tests {
     use crate::tiering::sample::found;
 
     #[test]
-    fn the_page_holds_every_row_its_pictures_and_what_was_absent() {
+    fn the_page_contains_every_row_the_pictures_and_the_absent_tools() {
         let page = html(&Document::of(found()));
         for part in [
             "Emulated.",

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{COLUMNS, Document, cells, figure_and_bound, verdict, what};
+use super::{COLUMNS, Document, cells, figure_and_bound, verdict, workload_text};
 use nearfar_report::words;
 
 /// The whole text.
@@ -11,7 +11,7 @@ pub(crate) fn text(document: &Document) -> String {
         document.found.machine().map_or_else(String::new, |machine| words::about(machine) + "\n");
     let _ = writeln!(out, "{}", document.how());
     for (compared, figures) in document.parts() {
-        let _ = writeln!(out, "\n{}: {}", compared.workload, what(compared));
+        let _ = writeln!(out, "\n{}: {}", compared.workload, workload_text(compared));
         let mut table = vec![COLUMNS.map(|(name, _)| name.to_string())];
         let mut names = vec![String::new()];
         for ran in compared.rows.iter().filter(|ran| ran.run.is_some()) {
@@ -60,7 +60,7 @@ mod tests {
     use crate::tiering::sample::found;
 
     #[test]
-    fn the_table_says_what_is_emulated_absent_reached_and_missed() {
+    fn the_tiering_table_shows_emulated_absent_reached_and_missed_rows() {
         let text = text(&Document::of(found()));
         for part in [
             "EMULATED machine cxl-2tier-small",

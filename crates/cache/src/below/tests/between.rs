@@ -69,7 +69,7 @@ const CHANGES: [Change; 6] = [
 ];
 
 #[test]
-fn who_changes_an_item_sees_what_was_stored_while_it_was_read() {
+fn an_edit_sees_a_value_stored_during_its_disk_read() {
     for (len, (change, after)) in [200, 3000].into_iter().flat_map(|len| CHANGES.map(|c| (len, c)))
     {
         let folder = folder();
@@ -92,7 +92,7 @@ fn who_changes_an_item_sees_what_was_stored_while_it_was_read() {
 }
 
 #[test]
-fn what_was_stored_or_removed_while_it_was_read_stays_so() {
+fn a_change_during_a_disk_read_is_preserved() {
     for (len, (change, after)) in [200, 3000].into_iter().flat_map(|len| CHANGES.map(|c| (len, c)))
     {
         let folder = folder();
@@ -109,7 +109,7 @@ fn what_was_stored_or_removed_while_it_was_read_stays_so() {
 }
 
 #[test]
-fn who_removes_an_item_is_told_whether_it_was_there_when_it_went() {
+fn delete_reports_presence_at_the_time_of_removal() {
     for (len, (change, after)) in [200, 3000].into_iter().flat_map(|len| CHANGES.map(|c| (len, c)))
     {
         let folder = folder();

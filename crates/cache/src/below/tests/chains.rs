@@ -18,7 +18,7 @@ fn length(number: u64) -> usize {
 }
 
 #[test]
-fn large_values_go_to_disk_come_back_and_are_there_when_it_is_opened_again() {
+fn large_values_are_demoted_promoted_and_survive_a_reopen() {
     let folder = folder();
     let config = large(&file(&folder), 40, Making::Inline);
     let cache = open(&config);
@@ -69,7 +69,7 @@ fn a_value_larger_than_a_region_is_evicted() {
 }
 
 #[test]
-fn large_values_stay_whole_while_they_go_down_and_come_back() {
+fn large_values_stay_untorn_during_demotion_and_promotion() {
     let folder = folder();
     let cache = Arc::new(open(&large(&file(&folder), 24, Making::Background)));
     let movers = Movers::start(&cache, 1).expect("threads");

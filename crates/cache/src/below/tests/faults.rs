@@ -15,7 +15,7 @@ fn open_faulty(folder: &tempfile::TempDir, regions: u64) -> (Arc<Faulty>, Cache)
 }
 
 #[test]
-fn what_can_not_be_read_is_a_miss_and_can_be_stored_anew() {
+fn an_unreadable_item_is_a_miss_and_can_be_stored_again() {
     let folder = folder();
     let (faulty, cache) = open_faulty(&folder, 100);
     for number in 0..40 {
@@ -42,7 +42,7 @@ fn what_can_not_be_read_is_a_miss_and_can_be_stored_anew() {
 }
 
 #[test]
-fn what_can_not_be_written_is_a_miss() {
+fn an_unwritable_item_is_a_miss() {
     let folder = folder();
     let (faulty, cache) = open_faulty(&folder, 40);
     faulty.by(|asked: Asked| if asked.is_read { Fault::None } else { Fault::Error });
@@ -62,7 +62,7 @@ fn what_can_not_be_written_is_a_miss() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
     #[test]
-    fn however_it_fails_nothing_older_or_of_another_key_is_found(
+    fn disk_faults_never_return_stale_or_foreign_items(
         seed in any::<u64>(),
         share in 2..40_u64,
     ) {

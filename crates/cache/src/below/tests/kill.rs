@@ -47,7 +47,7 @@ fn child() {
 }
 
 #[test]
-fn killed_at_any_moment_it_gives_whole_values_that_were_stored() {
+fn a_killed_process_leaves_only_untorn_stored_values() {
     let rounds: u64 = std::env::var("NEARFAR_TEST_CACHE_ENDS")
         .ok()
         .and_then(|text| text.parse().ok())

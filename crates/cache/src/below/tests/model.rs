@@ -189,19 +189,19 @@ fn run(steps: &[Step], regions: u64, making: Making) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
-    fn with_room_on_disk_it_is_a_map(steps in proptest::collection::vec(step(), 1..300)) {
+    fn a_cache_with_ample_disk_behaves_like_a_map(steps in proptest::collection::vec(step(), 1..300)) {
         run(&steps, 600, Making::Inline);
     }
 
     #[test]
-    fn with_little_room_on_disk_it_gives_what_was_stored_last_or_nothing(
+    fn a_small_disk_returns_the_latest_value_or_a_miss(
         steps in proptest::collection::vec(step(), 1..300)
     ) {
         run(&steps, 16, Making::Inline);
     }
 
     #[test]
-    fn with_movers_it_gives_what_was_stored_last_or_nothing(
+    fn with_movers_a_read_returns_the_latest_value_or_a_miss(
         steps in proptest::collection::vec(step(), 1..300)
     ) {
         run(&steps, 40, Making::Background);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::*;
 
 #[test]
-fn what_was_on_disk_is_there_when_it_is_opened_again() {
+fn items_on_disk_survive_a_reopen() {
     let folder = folder();
     let config = config(&file(&folder), 100, Making::Inline);
     let cache = open(&config);
@@ -27,7 +27,7 @@ fn what_was_on_disk_is_there_when_it_is_opened_again() {
 }
 
 #[test]
-fn what_was_replaced_or_removed_does_not_come_back_however_often_it_is_opened() {
+fn replaced_and_removed_items_do_not_reappear_after_many_reopens() {
     let folder = folder();
     let config = config(&file(&folder), 60, Making::Inline);
     let mut map: HashMap<u64, u64> = HashMap::new();
@@ -65,7 +65,7 @@ fn what_was_replaced_or_removed_does_not_come_back_however_often_it_is_opened() 
 }
 
 #[test]
-fn what_came_to_memory_and_was_changed_there_does_not_come_back_as_it_was() {
+fn promoted_items_changed_in_memory_do_not_revert_after_a_restart() {
     let folder = folder();
     let config = config(&file(&folder), 100, Making::Inline);
     let cache = open(&config);
@@ -109,7 +109,7 @@ fn times_of_expiry_hold_when_the_clock_begins_anew() {
 }
 
 #[test]
-fn an_index_that_is_too_small_for_what_is_found_takes_what_it_can() {
+fn an_undersized_index_recovers_as_many_items_as_fit() {
     let folder = folder();
     let mut config = config(&file(&folder), 100, Making::Inline);
     let cache = open(&config);
@@ -125,7 +125,7 @@ fn an_index_that_is_too_small_for_what_is_found_takes_what_it_can() {
 }
 
 #[test]
-fn only_what_was_closed_in_order_is_taken_over_if_that_is_asked_for() {
+fn with_discard_only_cleanly_closed_items_are_recovered() {
     let folder = folder();
     let mut config = config(&file(&folder), 100, Making::Inline);
     config.disk.as_mut().expect("it has a disk").config.after_crash = AfterCrash::Discard;

@@ -144,7 +144,7 @@ fn nothing_is_torn_or_stale_with_a_disk_below_memory() {
 }
 
 #[test]
-fn nothing_is_torn_or_stale_where_who_stores_makes_room() {
+fn no_value_is_torn_or_stale_with_inline_eviction() {
     let folder = folder();
     let mut config = config(&file(&folder), 24, Making::Inline);
     let own = &mut config.disk.as_mut().expect("it has a disk").config;

@@ -16,7 +16,7 @@ fn disk_stats(cache: &Cache) -> crate::DiskStats {
 }
 
 #[test]
-fn what_leaves_memory_is_found_on_disk_large_and_small() {
+fn large_and_small_items_evicted_from_memory_are_found_on_disk() {
     let folder = folder();
     let cache = open(&config(&file(&folder), 100, Making::Inline));
     for number in 0..300 {
@@ -49,7 +49,7 @@ fn a_cache_of_several_memory_tiers_has_the_disk_below_the_last() {
 }
 
 #[test]
-fn what_is_read_again_comes_to_memory_and_is_not_written_again_when_it_leaves() {
+fn reread_items_are_promoted_and_demoted_without_a_rewrite() {
     let folder = folder();
     let cache = open(&config(&file(&folder), 100, Making::Inline));
     for number in 0..20 {
@@ -73,7 +73,7 @@ fn what_is_read_again_comes_to_memory_and_is_not_written_again_when_it_leaves() 
 }
 
 #[test]
-fn what_has_expired_goes_from_memory_and_is_not_found_on_disk() {
+fn expired_items_are_reaped_from_memory_and_missed_on_disk() {
     let folder = folder();
     let cache = open(&config(&file(&folder), 100, Making::Inline));
     for number in 0..40 {
@@ -101,7 +101,7 @@ fn what_has_expired_goes_from_memory_and_is_not_found_on_disk() {
 }
 
 #[test]
-fn what_is_on_disk_is_edited_as_if_it_were_in_memory() {
+fn items_on_disk_are_edited_like_items_in_memory() {
     let folder = folder();
     let cache = open(&config(&file(&folder), 100, Making::Inline));
     for (first, len) in [(0, 3000), (100, 200)] {
@@ -153,7 +153,7 @@ fn what_is_on_disk_is_edited_as_if_it_were_in_memory() {
 }
 
 #[test]
-fn what_came_back_and_is_changed_in_memory_is_never_found_as_it_was() {
+fn a_promoted_item_changed_in_memory_never_reverts() {
     let folder = folder();
     let cache = open(&config(&file(&folder), 100, Making::Inline));
     for number in 0..10 {
@@ -200,7 +200,7 @@ fn a_flush_leaves_nothing_on_disk_either() {
 }
 
 #[test]
-fn what_was_read_since_it_was_written_outlives_its_region() {
+fn items_read_since_they_were_written_outlive_their_region() {
     let folder = folder();
     let cache = open(&config(&file(&folder), 30, Making::Inline));
     (0..8).for_each(|number| put(&cache, number, 5, 3000));
@@ -219,7 +219,7 @@ fn what_was_read_since_it_was_written_outlives_its_region() {
 }
 
 #[test]
-fn who_reads_many_at_once_is_told_what_is_on_disk_and_goes_on_later() {
+fn batch_lookups_defer_disk_reads_and_complete_them_later() {
     let folder = folder();
     let cache = open(&config(&file(&folder), 100, Making::Inline));
     for number in 0..60 {
@@ -275,7 +275,7 @@ fn who_reads_many_at_once_is_told_what_is_on_disk_and_goes_on_later() {
 }
 
 #[test]
-fn figures_of_the_disk_stand_beside_those_of_memory() {
+fn statistics_include_memory_tiers_and_the_disk() {
     let folder = folder();
     let cache = open(&config(&file(&folder), 100, Making::Inline));
     (0..100).for_each(|number| put(&cache, number, 5, 3000));
@@ -293,7 +293,7 @@ fn figures_of_the_disk_stand_beside_those_of_memory() {
 }
 
 #[test]
-fn only_what_is_used_is_let_in_if_that_is_asked_for() {
+fn only_items_with_enough_hits_are_admitted_if_configured() {
     let folder = folder();
     let mut config = config(&file(&folder), 100, Making::Inline);
     config.disk.as_mut().expect("it has a disk").config.least_hits = 2;
@@ -311,7 +311,7 @@ fn only_what_is_used_is_let_in_if_that_is_asked_for() {
 }
 
 #[test]
-fn a_disk_that_can_not_be_opened_is_said() {
+fn a_disk_that_cannot_be_opened_is_reported() {
     let folder = folder();
     let path = file(&folder);
     std::fs::write(&path, b"somebody's letter").expect("a file of the test");

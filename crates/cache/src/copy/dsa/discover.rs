@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_with_an_impossible_value_is_left_out_and_named() {
+    fn a_queue_with_an_invalid_attribute_is_skipped_and_reported() {
         for (name, text) in [
             ("mode", "both"),
             ("size", "0"),

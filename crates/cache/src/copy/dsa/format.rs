@@ -333,7 +333,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_move_has_its_fields_where_the_device_looks_for_them() {
+    fn a_move_descriptor_has_the_layout_of_the_device() {
         let bytes = Descriptor::copy(0x1122_3344_5566_7788, 0x99aa, 0x0102_0304)
             .recorded_at(0xabc0)
             .to_bytes();
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_over_once_its_status_is_not_zero_and_bit_seven_is_no_status() {
+    fn a_record_is_complete_when_its_status_without_bit_seven_is_nonzero() {
         assert_eq!(Record::from_words(0xffff_ffff_ffff_ff00, 1), None);
         assert_eq!(Record::from_words(0x80, 1), None);
         let record = Record::from_words(0x0000_1000_0000_0183, 0xdead_0000).unwrap();
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn each_status_says_something_of_its_own() {
+    fn each_status_has_a_distinct_description() {
         let known = (1..=9).chain(0x10..=0x22).map(|status| Status(status).says());
         let mut said: Vec<&str> = known.collect();
         said.push(Status(0x7f).says());
@@ -387,7 +387,7 @@ mod tests {
         }
 
         #[test]
-        fn a_record_comes_back_from_its_words(status in 1_u8..0x80, result: u8, completed: u32, fault: u64) {
+        fn a_completion_record_round_trips_through_words(status in 1_u8..0x80, result: u8, completed: u32, fault: u64) {
             let record = Record { status: Status(status), result, completed, fault };
             let [first, second] = record.to_words();
             prop_assert_eq!(Record::from_words(first, second), Some(record));

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cpu_without_the_instruction_is_named_and_the_file_given_back() {
+    fn a_missing_cpu_instruction_is_reported_and_the_file_is_returned() {
         for mode in [Mode::Shared, Mode::Dedicated] {
             let file = OwnedFd::from(tempfile::tempfile().unwrap());
             if let (Some(name), Err(no)) = (missing(mode), Portal::map(file, mode)) {

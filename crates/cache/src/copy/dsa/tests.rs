@@ -83,7 +83,7 @@ fn more_jobs_than_a_queue_holds_go_one_group_after_another() {
 }
 
 #[test]
-fn jobs_longer_than_a_descriptor_may_move_are_the_cpus() {
+fn jobs_above_the_transfer_limit_are_copied_by_the_cpu() {
     let device = Device::new(always(Act::Run));
     let limits = WorkQueue { transfer_max: 4096, ..limits(None) };
     let queue = Queue::new(Box::new(Door(device, true)), limits, CONFIG);
@@ -92,7 +92,7 @@ fn jobs_longer_than_a_descriptor_may_move_are_the_cpus() {
 }
 
 #[test]
-fn whatever_status_a_descriptor_ends_with_the_cpu_copies_it() {
+fn for_any_error_status_of_a_descriptor_the_cpu_copies_the_job() {
     for status in (2..0x80).chain([0x83]) {
         for takes_batches in [true, false] {
             let counts = assert_done(&dsa(always(Act::Refuse(status)), takes_batches).0, &MIXED);
@@ -103,7 +103,7 @@ fn whatever_status_a_descriptor_ends_with_the_cpu_copies_it() {
 }
 
 #[test]
-fn whatever_status_a_batch_ends_with_the_cpu_copies_what_it_did_not() {
+fn for_any_batch_status_the_cpu_copies_the_remaining_jobs() {
     for status in 2..0x80 {
         let refuse = move |_: u64, one: &Descriptor| {
             if one.opcode() == Opcode::Batch as u8 { Act::Refuse(status) } else { Act::Run }
@@ -130,7 +130,7 @@ fn after_a_page_fault_the_cpu_goes_on_where_the_device_stopped() {
 }
 
 #[test]
-fn a_batch_whose_list_ends_early_is_done_in_part_and_the_cpu_does_the_rest() {
+fn the_cpu_completes_a_batch_that_faults_on_its_descriptor_list() {
     for after in 0..=5 {
         let fault = move |_: u64, one: &Descriptor| {
             if one.opcode() == Opcode::Batch as u8 { Act::Fault(after) } else { Act::Run }
@@ -143,7 +143,7 @@ fn a_batch_whose_list_ends_early_is_done_in_part_and_the_cpu_does_the_rest() {
 }
 
 #[test]
-fn a_full_queue_is_tried_again_and_one_that_stays_full_is_left_to_others() {
+fn a_full_queue_is_retried_before_the_cpu_copies() {
     let (dsa, device) = dsa(always(Act::Run), true);
     device.refuse(30);
     let counts = assert_done(&dsa, &MIXED);
@@ -154,7 +154,7 @@ fn a_full_queue_is_tried_again_and_one_that_stays_full_is_left_to_others() {
 }
 
 #[test]
-fn a_queue_that_fails_again_and_again_is_not_used_any_more() {
+fn a_queue_that_fails_repeatedly_is_disabled() {
     let (broken, device) = dsa(always(Act::Refuse(0x20)), false);
     (0..8).for_each(|_| assert!(is_usable(&broken) && assert_done(&broken, &[400]).full == 0));
     assert!(!is_usable(&broken));
@@ -168,7 +168,7 @@ fn a_queue_that_fails_again_and_again_is_not_used_any_more() {
 }
 
 #[test]
-fn a_batch_goes_to_a_queue_on_its_node_and_to_another_while_that_is_in_use() {
+fn a_batch_uses_the_queue_on_its_node_or_another_while_that_is_busy() {
     let devices = [0, 1].map(|node| (node, Device::new(always(Act::Run))));
     let queue = |(node, device): &(u32, Device)| {
         Queue::new(Box::new(Door(device.clone(), true)), limits(Some(*node)), CONFIG)
@@ -200,7 +200,7 @@ fn once(act: Act, nth: u64) -> Script {
 }
 
 #[test]
-fn what_was_lost_is_found_out_by_a_drain_and_the_queue_is_not_used_any_more() {
+fn a_drain_detects_lost_descriptors_and_the_queue_is_disabled() {
     for act in [Act::Lose, Act::Forget] {
         for takes_batches in [true, false] {
             let (dsa, _) = dsa(once(act, 2), takes_batches);
@@ -214,7 +214,7 @@ fn what_was_lost_is_found_out_by_a_drain_and_the_queue_is_not_used_any_more() {
 }
 
 #[test]
-fn a_target_that_a_device_may_write_late_is_unfinished_and_stays_mapped() {
+fn a_target_of_a_hung_descriptor_is_unfinished_and_stays_mapped() {
     for takes_batches in [true, false] {
         let (dsa, device) = dsa(once(Act::Hang, 1), takes_batches);
         let memory = Memory::new(&[400; 4]);
@@ -250,7 +250,7 @@ fn a_drain_that_is_refused_proves_nothing() {
 }
 
 #[test]
-fn a_cache_moves_its_items_by_dsa_and_all_are_whole() {
+fn items_migrated_by_dsa_stay_intact() {
     let (dsa, _) =
         dsa(Box::new(|nth, _| if nth % 7 == 3 { Act::Fault(1000) } else { Act::Run }), true);
     let dsa = std::sync::Arc::new(dsa);
@@ -271,7 +271,7 @@ fn a_cache_moves_its_items_by_dsa_and_all_are_whole() {
 }
 
 #[test]
-fn a_machine_without_a_queue_is_told_what_to_do() {
+fn a_machine_without_a_work_queue_gets_setup_instructions() {
     let none = NoDsa { why: vec![] }.to_string();
     assert!(none.contains("no work queue") && none.contains("docs/cache-copy.md"), "{none}");
     let some = NoDsa { why: vec!["can't open it".into(), "nor it".into()] }.to_string();
@@ -294,7 +294,7 @@ fn some_act(number: u64) -> Act {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn whatever_goes_wrong_each_job_is_whole_or_unfinished_and_stays_so(
+    fn any_fault_leaves_each_job_complete_or_unfinished(
         lengths in prop::collection::vec(0_usize..750, 0..90),
         seed: u64,
         batch_max in 0_u32..40,

@@ -18,7 +18,7 @@ fn system(entries: &[(&str, &str)]) -> TreeFs {
 }
 
 #[test]
-fn where_it_would_not_do_it_is_refused_and_nothing_is_recorded() {
+fn unsuitable_systems_are_rejected_without_a_record() {
     let dir = tempfile::tempdir().unwrap();
     let turn = Turn::take(dir.path()).unwrap();
     for (entries, says) in [
@@ -50,7 +50,7 @@ fn a_refused_write_leaves_nothing() {
 }
 
 #[test]
-fn what_is_no_record_is_named_and_one_of_an_earlier_boot_is_forgotten() {
+fn invalid_records_are_set_aside_and_those_of_an_earlier_boot_dropped() {
     let dir = tempfile::tempdir().unwrap();
     let turn = Turn::take(dir.path()).unwrap();
     let fs = system(&[(BOOT_ID, "now")]);

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plain_ones_pass() {
+    fn plain_specifications_are_valid() {
         assert_eq!(physical().check(), Ok(()));
         assert_eq!(Kdamond::process(1).check(), Ok(()));
         assert_eq!(with(Scheme::new(Action::Stat)), Ok(()));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_said_in_words() {
+    fn invalid_specifications_are_reported_with_the_reason() {
         let mut few = physical();
         few.context.nr_regions.min = 2;
         let mut hasty = physical();

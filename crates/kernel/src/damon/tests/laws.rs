@@ -111,7 +111,7 @@ proptest! {
     #![proptest_config(fewer())]
 
     #[test]
-    fn a_session_starts_whole_or_not_at_all_and_a_commit_is_as_good_as_a_start(
+    fn sessions_start_atomically_and_a_commit_equals_a_fresh_start(
         first in prop::collection::vec(kdamond(), 1..3),
         then in kdamond(),
         kernel in prop::sample::select(vec![Damon::Linux6_12, Damon::Linux7_2, Damon::WithoutFilters]),

@@ -77,7 +77,7 @@ fn a_change_with_any_call_failing_changes_nothing_and_the_next_succeeds() {
 }
 
 #[test]
-fn a_change_with_all_calls_failing_from_any_on_is_undone_by_the_next_restore() {
+fn a_restore_undoes_a_change_that_fails_from_any_call_onwards() {
     let act = |system: &System| system.change("weights", &CHANGES);
     let calls = each(Fails::FromThenOn, System::new, act, |system, changed| {
         let text = assert_named(&changed.unwrap_err());

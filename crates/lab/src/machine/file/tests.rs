@@ -13,14 +13,14 @@ const GOOD: &str = catalog::FILES[0].1;
 const RING: &str = include_str!("../../../../../lab/machines/numa-4node.toml");
 
 #[test]
-fn every_built_in_machine_is_valid_and_goes_by_its_name() {
+fn every_built_in_machine_is_valid_and_has_the_name_of_its_file() {
     for (name, text) in catalog::FILES {
         assert_eq!(parse(text).map(|machine| machine.name), Ok(name.to_owned()));
     }
 }
 
 #[test]
-fn each_wrong_value_is_refused_by_key_with_what_is_allowed() {
+fn each_invalid_value_is_refused_with_its_key_and_the_allowed_range() {
     let cases = [
         (
             GOOD,
@@ -103,7 +103,7 @@ fn a_missing_key_is_named_with_its_table() {
 }
 
 #[test]
-fn a_tlb_has_a_power_of_two_of_entries_or_none() {
+fn the_number_of_tlb_entries_is_zero_or_a_power_of_two() {
     let with = |entries| {
         let key = format!("[processor]\ntlb_entries = {entries}");
         parse(&GOOD.replacen("[processor]", &key, 1)).map(|machine| machine.processor.tlb_entries)
@@ -118,7 +118,7 @@ fn a_tlb_has_a_power_of_two_of_entries_or_none() {
 }
 
 #[test]
-fn translations_are_kept_ten_milliseconds_unless_the_file_says() {
+fn translations_expire_after_ten_milliseconds_by_default() {
     let ms = |line| parse(&GOOD.replacen("slow_motion = 40", line, 1)).unwrap().translations_ms;
     assert_eq!(ms("slow_motion = 40"), 10);
     assert_eq!(ms("slow_motion = 40\ntranslations_ms = 0"), 0);
@@ -135,14 +135,14 @@ fn a_machine_without_nodes_is_refused() {
 
 proptest! {
     #[test]
-    fn any_text_is_a_machine_or_one_line_of_refusal(text in "(\\[\\[?[a-z]{1,9}\\]\\]?\n|[a-z_]{1,9} = [0-9a-z\"\\[\\].-]{0,9}\n|\\PC{0,9}\n){0,20}") {
+    fn any_text_is_a_machine_or_refused_in_one_line(text in "(\\[\\[?[a-z]{1,9}\\]\\]?\n|[a-z_]{1,9} = [0-9a-z\"\\[\\].-]{0,9}\n|\\PC{0,9}\n){0,20}") {
         if let Err(refusal) = parse(&text) {
             prop_assert!(!refusal.to_string().is_empty());
         }
     }
 
     #[test]
-    fn a_file_with_one_byte_changed_gives_settings_the_plugin_accepts_or_a_refusal(
+    fn a_file_with_one_changed_byte_is_refused_or_accepted_by_the_plugin_too(
         at in any::<proptest::sample::Index>(), byte in 32u8..127, which in 0usize..catalog::FILES.len(),
     ) {
         let mut bytes = catalog::FILES[which].1.as_bytes().to_vec();

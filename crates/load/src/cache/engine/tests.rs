@@ -110,7 +110,7 @@ fn ran(plan: Plan, engine: &dyn Engine) -> Found {
 }
 
 #[test]
-fn a_read_that_finds_nothing_stores_the_key_and_each_request_is_counted_once() {
+fn a_miss_stores_the_key_and_each_request_is_counted_once() {
     let store = kept();
     let found = ran(plan("zipf:0.99", None, 20_000), &store);
     let items = store.items.lock().unwrap().len() as u64;
@@ -129,7 +129,7 @@ fn a_read_that_finds_nothing_stores_the_key_and_each_request_is_counted_once() {
 }
 
 #[test]
-fn the_cache_answers_right_while_items_leave_it_in_one_tier_and_in_two() {
+fn the_cache_returns_no_wrong_value_during_eviction_with_one_and_two_tiers() {
     let policy = nearfar_kernel::mempolicy::Policy::Default;
     for (tiers, making) in [(1, Making::Inline), (2, Making::Inline), (2, Making::Background)] {
         let tier = |eviction| Tier { bytes: 1 << 20, policy: policy.clone(), eviction };
@@ -152,7 +152,7 @@ fn the_cache_answers_right_while_items_leave_it_in_one_tier_and_in_two() {
 }
 
 #[test]
-fn what_lives_a_second_is_no_more_after_two() {
+fn an_item_expires_after_its_time_to_live() {
     let cache = Cache::new(&Config::of_bytes(2 << 20)).unwrap();
     let door = &mut Door { engine: &cache, none: Vec::new() };
     let subject = InProcess { name: "cache".into(), engine: &cache, resident_before: None };
@@ -168,7 +168,7 @@ fn what_lives_a_second_is_no_more_after_two() {
 }
 
 #[test]
-fn the_same_seed_finds_the_same_with_one_thread() {
+fn one_thread_with_the_same_seed_reproduces_the_result() {
     let once = || {
         let found = ran(Plan { threads: 1, ..plan("zipf:1.1", Some("80:15:5"), 5000) }, &kept());
         found.kinds.iter().map(|of| (of.kind, of.operations, of.found)).collect::<Vec<_>>()
@@ -177,7 +177,7 @@ fn the_same_seed_finds_the_same_with_one_thread() {
 }
 
 #[test]
-fn with_all_keys_stored_first_each_read_finds_its_key() {
+fn after_a_preload_each_read_is_a_hit() {
     let mut plan = plan("uniform", Some("90:10"), 2000);
     plan.besides.preload = true;
     let store = kept();
@@ -187,7 +187,7 @@ fn with_all_keys_stored_first_each_read_finds_its_key() {
 }
 
 #[test]
-fn a_changed_byte_is_counted_as_wrong() {
+fn a_corrupted_value_is_counted_as_wrong() {
     let store = Kept { spoilt: 10, ..kept() };
     let found = ran(plan("zipf:1", None, 4000), &store);
     let spoilt = *store.reads.lock().unwrap() as u64 / 10;
@@ -197,7 +197,7 @@ fn a_changed_byte_is_counted_as_wrong() {
 }
 
 #[test]
-fn what_is_refused_is_counted_and_is_no_error() {
+fn refused_stores_are_counted_apart_from_errors() {
     let store = Kept { item_max: 63, ..kept() };
     let found = ran(plan("zipf:1", None, 100), &store);
     assert_eq!((found.refused.count, found.errors.count, found.hit_ratio), (100, 0, Some(0.0)));
@@ -205,7 +205,7 @@ fn what_is_refused_is_counted_and_is_no_error() {
 }
 
 #[test]
-fn a_trace_is_replayed_to_its_end_and_its_bad_line_is_named() {
+fn a_trace_is_replayed_to_its_end_and_an_invalid_line_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("trace.csv");
     let replay = |text: &str, store: &Kept| {
@@ -228,7 +228,7 @@ fn a_trace_is_replayed_to_its_end_and_its_bad_line_is_named() {
 }
 
 #[test]
-fn in_an_open_loop_each_request_is_timed_from_when_it_was_due() {
+fn in_an_open_loop_latency_counts_from_the_time_a_request_was_due() {
     let mut plan = plan("uniform", None, 1_000_000);
     plan.pace = Loop::Open(20_000.0, Spacing::Poisson);
     plan.length = Length { seconds: Some(0.2), warm_up: 0.05, operations: None };
@@ -243,7 +243,7 @@ fn in_an_open_loop_each_request_is_timed_from_when_it_was_due() {
 }
 
 #[test]
-fn a_store_that_can_not_keep_up_has_requests_overdue() {
+fn overdue_requests_are_counted_for_a_slow_store() {
     let mut plan = plan("uniform", None, 1_000_000);
     plan.pace = Loop::Open(1e8, Spacing::Constant);
     plan.length = Length { seconds: Some(0.05), warm_up: 0.0, operations: None };

@@ -210,7 +210,7 @@ mod tests {
     use crate::cache::pages::tests::kind;
 
     #[test]
-    fn percentiles_go_by_nines_and_latencies_by_decades() {
+    fn percentile_axes_have_nines_and_latency_axes_decades() {
         let plot = percentiles(&[kind(&[(1000, 900), (10_000, 90), (100_000, 10)])]);
         let names: Vec<_> = plot.across.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["0 %", "90 %", "99 %", "99.9 %"]);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_is_empty_between_what_was_counted() {
+    fn empty_buckets_are_drawn_between_counted_ones() {
         let counted = [(1023, 50), (1983, 60), (2047, 40)];
         assert_eq!(coarser(&counted), [(896, 1023, 50), (1792, 2047, 100)]);
         assert_eq!(coarser(&[(7, 1), (8, 1), (9, 1)]), [(7, 7, 1), (8, 9, 2)]);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_timed_is_an_empty_picture_and_long_times_are_seconds() {
+    fn without_samples_the_chart_is_empty_and_long_times_are_in_seconds() {
         let caption = Caption { id: "c", title: "t", description: "d" };
         assert!(percentiles(&[]).draw(caption).into_string().contains("<rect"));
         let names = decade_ticks((8, 10)).into_iter().map(|(_, name)| name).collect::<Vec<_>>();

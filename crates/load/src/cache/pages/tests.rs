@@ -77,7 +77,7 @@ fn found() -> Found {
 }
 
 #[test]
-fn the_text_says_what_was_asked_and_what_came_of_it() {
+fn the_text_report_has_the_plan_and_its_results() {
     let text = text(&found());
     for part in [
         "cache.example:11211, version 1.6.18 <b>\n",
@@ -95,7 +95,7 @@ fn the_text_says_what_was_asked_and_what_came_of_it() {
 }
 
 #[test]
-fn what_was_wrong_is_said_with_the_first_of_its_kind() {
+fn each_kind_of_failure_is_reported_with_its_first_case() {
     let mut found = found();
     found.errors = Trouble { count: 2, first: Some("connection lost; at once".into()) };
     found.refused = Trouble { count: 1, first: Some("too large".into()) };
@@ -116,7 +116,7 @@ fn what_was_wrong_is_said_with_the_first_of_its_kind() {
 }
 
 #[test]
-fn the_page_has_every_chart_with_a_title_and_needs_nothing_from_elsewhere() {
+fn the_page_has_every_chart_with_a_title_and_loads_nothing_external() {
     let page = html(&found());
     for part in [
         "617,284 requests a second, hit ratio 0.500",
@@ -136,7 +136,7 @@ fn the_page_has_every_chart_with_a_title_and_needs_nothing_from_elsewhere() {
 }
 
 #[test]
-fn a_run_in_which_nothing_was_answered_is_still_told() {
+fn a_run_without_answers_is_still_reported() {
     let mut found = found();
     (found.kinds, found.windows, found.hit_ratio) = (Vec::new(), Vec::new(), None);
     assert!(text(&found).contains("617,284 requests a second\n"));

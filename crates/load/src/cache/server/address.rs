@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_and_shown_as_typed() {
+    fn addresses_parse_and_print_as_typed() {
         for text in ["127.0.0.1:11211", "[::1]:1", "cache.example:65535", "unix:/run/mc.sock"] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
         }

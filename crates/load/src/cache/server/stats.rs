@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_and_what_is_none_is_left_out() {
+    fn statistics_parse_and_malformed_lines_are_ignored() {
         let stats = parse(
             "STAT pid 42\r\nSTAT version 1.6.18\r\nSTAT curr_items 7\r\nSTAT bytes x\r\nSTAT\r\nEND\r\n",
         );

@@ -22,7 +22,7 @@ fn request(op: Op, key: &str, value_bytes: usize, ttl: u32) -> Request {
 }
 
 #[test]
-fn meta_lines_are_requests_as_often_as_they_say() {
+fn a_meta_line_is_repeated_by_its_operation_count() {
     let text = "op_time,key,key_size,op,op_count,size,cache_hits,ttl,usecase,sub_usecase\n\
         100,7001,8,GET,2,35,2,0,u,s\n\
         100,7002,4,GET_LEASE,1,0,0,,u,s\r\n\
@@ -42,18 +42,18 @@ fn meta_lines_are_requests_as_often_as_they_say() {
 }
 
 #[test]
-fn metas_columns_may_stand_in_any_order_and_some_may_be_absent() {
+fn columns_of_metas_traces_may_be_in_any_order_and_some_absent() {
     let requests = all(b"size,op,key\n9,SET,a\n\n9,GET,a").unwrap();
     assert_eq!(requests, [request(Op::Set, "a", 9, 0), request(Op::Get, "a", 9, 0)]);
 }
 
 #[test]
-fn a_line_may_stand_for_no_request_at_all() {
+fn a_line_may_have_an_operation_count_of_zero() {
     assert_eq!(all(b"key,op,size,op_count\na,SET,9,0\n").unwrap(), []);
 }
 
 #[test]
-fn twitters_lines_are_requests_and_a_key_may_have_commas() {
+fn lines_of_twitters_traces_parse_and_keys_may_have_commas() {
     let text = "0,q:q:1:8WTfjZU14ee,17,213,4,get,0\n\
         1,a,b,,c,9,50,4,add,86400\n\
         1,k,1,0,5,incr,5\n\
@@ -72,7 +72,7 @@ fn twitters_lines_are_requests_and_a_key_may_have_commas() {
 }
 
 #[test]
-fn a_line_that_is_not_understood_is_named_with_its_number_and_why() {
+fn an_invalid_line_is_named_with_its_number_and_the_reason() {
     const HEAD: &str = "key,op,size,op_count\na,SET,9,1\n";
     for (line, why) in [
         ("a,PUT,9,1", "line 3: operation \"PUT\"; known are GET, GET_LEASE"),
@@ -105,7 +105,7 @@ fn a_line_that_is_not_understood_is_named_with_its_number_and_why() {
 }
 
 #[test]
-fn metas_lines_may_lack_the_ttl_and_end_with_a_comma() {
+fn lines_of_metas_traces_may_lack_the_ttl_and_end_with_a_comma() {
     let text = b"key,op,size,ttl\na,SET,9\na,SET,9,5,\na,SET,9,,,\n";
     let stored = |ttl| request(Op::Set, "a", 9, ttl);
     assert_eq!(all(text).unwrap(), [stored(0), stored(5), stored(0)]);
@@ -165,7 +165,7 @@ fn oracle_general_records_are_reads() {
 }
 
 #[test]
-fn a_table_has_its_columns_by_number_or_name_and_any_delimiter() {
+fn columns_are_selected_by_number_or_name_with_any_delimiter() {
     let table = |columns: &str| Layout::Table(columns.parse().unwrap());
     let two = [request(Op::Get, "A", 8371, 0), request(Op::Get, "B", 31, 0)];
     for (columns, text) in [
@@ -201,7 +201,7 @@ fn a_table_has_its_columns_by_number_or_name_and_any_delimiter() {
 }
 
 #[test]
-fn columns_of_a_table_are_read_and_shown_as_typed() {
+fn columns_of_a_table_parse_and_print_as_typed() {
     for text in ["key=5,size=4", "key=id,size=2,op=what,ttl=9", "key=1,size=1,ttl=2"] {
         assert_eq!(text.parse::<Picked>().unwrap().to_string(), text);
     }
@@ -220,7 +220,7 @@ fn columns_of_a_table_are_read_and_shown_as_typed() {
 }
 
 #[test]
-fn a_reader_that_fails_is_an_error_of_its_line() {
+fn a_read_error_is_reported_with_its_line() {
     struct Failing;
     impl io::Read for Failing {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -237,7 +237,7 @@ fn a_reader_that_fails_is_an_error_of_its_line() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_requests_fit_for_the_protocol_or_an_error(
+    fn any_bytes_yield_valid_requests_or_an_error(
         head in prop::sample::select(vec!["", "key,op,size\n", "op_time,key,key_size,op,op_count,size,ttl\n"]),
         lines in prop::collection::vec(
             prop::collection::vec(prop::sample::select(b"0129,,,,GETSDLgetsd\xff k\r\n".to_vec()), 0..40), 0..8),

@@ -5,7 +5,7 @@ use super::super::{COUNTED, Settings};
 use super::{ask, dialogue, with};
 
 #[test]
-fn what_is_no_command_is_an_error_and_the_next_line_is_read() {
+fn an_unknown_command_is_an_error_and_the_next_line_is_read() {
     let mut talk = dialogue(
         "> bogus command
          < ERROR
@@ -43,7 +43,7 @@ fn what_is_no_command_is_an_error_and_the_next_line_is_read() {
 }
 
 #[test]
-fn what_tunes_memcacheds_own_parts_is_read_and_not_pretended() {
+fn commands_that_tune_memcacheds_internals_are_parsed_and_refused() {
     dialogue(
         "> slabs reassign 1 2
          < CLIENT_ERROR slab reassignment disabled
@@ -87,7 +87,7 @@ fn what_tunes_memcacheds_own_parts_is_read_and_not_pretended() {
 }
 
 #[test]
-fn the_test_clock_stands_goes_and_is_moved() {
+fn the_test_clock_stops_runs_and_is_set() {
     let mut talk = Talk::new(Settings { debug_time: true, ..Settings::default() });
     with(
         &mut talk,
@@ -145,7 +145,7 @@ fn all_items_are_listed_with_their_keys_encoded() {
 }
 
 #[test]
-fn stats_count_what_was_asked_and_begin_again_when_reset() {
+fn stats_count_commands_and_restart_after_a_reset() {
     let mut talk = dialogue(
         "> set a 0 0 1
          > 1
@@ -245,7 +245,7 @@ fn detail_counts_by_prefix_while_it_is_on() {
 }
 
 #[test]
-fn commands_that_know_no_noreply_answer_all_the_same() {
+fn commands_without_noreply_answer_despite_it() {
     let mut talk = dialogue(
         "> version noreply
          < VERSION 1.6.45-nearfar-0.1.0
@@ -273,7 +273,7 @@ fn commands_that_know_no_noreply_answer_all_the_same() {
 }
 
 #[test]
-fn a_client_of_the_binary_protocol_is_told_at_once_and_closed() {
+fn a_client_of_the_binary_protocol_gets_an_error_and_is_closed() {
     // A request for the version without a byte that ends a line; one with such a byte; and only the first byte.
     let mut with_line_feed = [0; 24];
     (with_line_feed[0], with_line_feed[5]) = (0x80, b'\n');

@@ -31,7 +31,7 @@ fn a_value_is_read_as_it_was_stored() {
 }
 
 #[test]
-fn storing_hangs_on_whether_there_is_an_item() {
+fn add_replace_append_and_prepend_depend_on_the_items_existence() {
     dialogue(
         "> replace a 0 0 1
          > 1
@@ -104,7 +104,7 @@ fn a_cas_stores_only_over_the_item_it_was_read_from() {
 }
 
 #[test]
-fn numbers_go_up_and_around_and_down_to_zero() {
+fn incr_wraps_around_and_decr_stops_at_zero() {
     dialogue(
         "> incr a 1
          < NOT_FOUND
@@ -143,7 +143,7 @@ fn numbers_go_up_and_around_and_down_to_zero() {
 }
 
 #[test]
-fn deleting_and_touching_tell_whether_there_was_an_item() {
+fn delete_and_touch_report_whether_the_item_existed() {
     dialogue(
         "> delete a
          < NOT_FOUND
@@ -174,7 +174,7 @@ fn deleting_and_touching_tell_whether_there_was_an_item() {
 }
 
 #[test]
-fn nothing_is_answered_to_who_wants_no_reply() {
+fn noreply_suppresses_replies() {
     dialogue(
         "> set a 0 0 1 noreply
          > 1
@@ -208,7 +208,7 @@ fn nothing_is_answered_to_who_wants_no_reply() {
 }
 
 #[test]
-fn items_expire_when_their_time_has_come() {
+fn items_expire_at_their_time() {
     let mut talk = dialogue(
         "> set short 0 10 1
          > s
@@ -250,7 +250,7 @@ fn items_expire_when_their_time_has_come() {
 }
 
 #[test]
-fn get_and_touch_wants_a_time_and_a_key() {
+fn get_and_touch_requires_a_time_and_a_key() {
     dialogue(
         "> gat 10
          < CLIENT_ERROR bad command line format
@@ -266,7 +266,7 @@ fn get_and_touch_wants_a_time_and_a_key() {
 }
 
 #[test]
-fn a_flush_takes_what_was_stored_before_and_leaves_what_comes_later() {
+fn a_flush_invalidates_earlier_items_and_keeps_later_ones() {
     let mut talk = dialogue(
         "> set a 0 0 1
          > a

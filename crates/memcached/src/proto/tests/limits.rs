@@ -33,7 +33,7 @@ fn a_key_has_at_most_250_bytes() {
 }
 
 #[test]
-fn a_value_that_is_too_large_is_dropped_and_so_is_the_item_it_should_replace() {
+fn a_too_large_value_is_dropped_together_with_the_item_it_would_replace() {
     let mut talk = Talk::new(Settings { item_bytes_max: 1024, ..Settings::default() });
     let value = "v".repeat(2000);
     for verb in ["set a 0 0 2000", "ms a 2000", "ms YQ== 2000 b"] {
@@ -61,7 +61,7 @@ fn a_value_that_is_too_large_is_dropped_and_so_is_the_item_it_should_replace() {
 }
 
 #[test]
-fn a_store_that_refuses_is_answered_for() {
+fn a_refusal_by_the_store_is_reported_to_the_client() {
     let mut talk = Talk::default();
     talk.store = MapStore::new(100, 80);
     let (large, small) = ("v".repeat(90), "v".repeat(60));
@@ -77,7 +77,7 @@ fn a_store_that_refuses_is_answered_for() {
 }
 
 #[test]
-fn what_is_refused_leaves_the_item_that_was_there_but_for_set_and_ms() {
+fn a_refused_command_keeps_the_existing_item_except_for_set_and_ms() {
     let mut talk = Talk::default();
     talk.store = MapStore::new(100, 80);
     let (large, small, more) = ("v".repeat(90), "v".repeat(60), "m".repeat(30));
@@ -113,7 +113,7 @@ fn what_is_refused_leaves_the_item_that_was_there_but_for_set_and_ms() {
 }
 
 #[test]
-fn lengths_that_make_no_sense_are_refused_before_a_value() {
+fn invalid_lengths_are_refused_before_the_value() {
     dialogue(
         "> set a 0 0 -1
          < CLIENT_ERROR bad command line format
@@ -142,7 +142,7 @@ fn lengths_that_make_no_sense_are_refused_before_a_value() {
 }
 
 #[test]
-fn a_line_without_an_end_closes_the_connection_unless_it_reads_items() {
+fn an_endless_line_closes_the_connection_unless_it_is_a_get() {
     for (line, is_closed) in
         [("x", true), ("set ", true), ("mg a ", true), ("get a ", false), ("gats 0 a ", false)]
     {
@@ -170,7 +170,7 @@ fn any_number_of_keys_can_be_read_in_a_line() {
 }
 
 #[test]
-fn replies_are_written_before_more_is_asked_even_within_a_line() {
+fn replies_are_flushed_at_the_limit_even_within_a_line() {
     let settings = Settings { reply_bytes_max: 100, ..Settings::default() };
     let (store, service) = (MapStore::default(), Service::new(settings, 1, 0, Box::new(())));
     let (mut connection, mut out) = (Connection::default(), Vec::new());
@@ -194,7 +194,7 @@ fn replies_are_written_before_more_is_asked_even_within_a_line() {
 }
 
 #[test]
-fn others_have_their_turn_after_so_many_requests() {
+fn a_connection_yields_after_its_quota_of_requests() {
     let settings = Settings { requests_per_turn: 3, ..Settings::default() };
     let (store, service) = (MapStore::default(), Service::new(settings, 1, 0, Box::new(())));
     let (mut connection, mut out) = (Connection::default(), Vec::new());
@@ -206,7 +206,7 @@ fn others_have_their_turn_after_so_many_requests() {
 }
 
 #[test]
-fn a_long_value_can_be_put_where_it_is_wanted() {
+fn a_long_value_can_be_read_directly_into_its_buffer() {
     let (store, service) =
         (MapStore::default(), Service::new(Settings::default(), 1, 0, Box::new(())));
     let (mut connection, mut out) = (Connection::default(), Vec::new());

@@ -26,7 +26,7 @@ fn seven() -> Talk {
 }
 
 #[test]
-fn a_missing_argument_is_an_error_and_the_next_line_does_not_stand_in_for_it() {
+fn a_missing_argument_is_an_error_and_not_taken_from_the_next_line() {
     let mut talk = seven();
     for (line, reply) in [
         ("get", BAD_FORMAT),
@@ -164,7 +164,7 @@ fn an_opaque_token_that_is_too_long_is_an_error_on_hits_and_misses_alike() {
 }
 
 #[test]
-fn refused_stores_leave_nothing_behind() {
+fn refused_stores_leak_no_memory() {
     let (store, service) =
         (MapStore::default(), Service::new(Settings::default(), 1, 0, Box::new(())));
     let (mut connection, mut out) = (Connection::default(), Vec::new());
@@ -205,7 +205,7 @@ fn a_line_of_spaces_closes_the_connection_at_the_longest_line() {
 }
 
 #[test]
-fn the_keys_of_a_get_without_an_end_are_served_and_not_kept() {
+fn the_keys_of_an_endless_get_are_served_and_not_buffered() {
     const ITEM: &str = "VALUE a 0 1\r\nx\r\n";
     let mut talk = dialogue("> set a 0 0 1\n> x\n< STORED");
     let mut heard = talk.say("get").len();
@@ -243,7 +243,7 @@ fn detail_counts_a_limited_number_of_prefixes() {
 }
 
 #[test]
-fn windows_and_classes_that_do_not_exist_are_refused() {
+fn automove_windows_and_classes_out_of_range_are_refused() {
     const RANGE: &str = "CLIENT_ERROR automove window too low or too high\r\n";
     const NOTHING: &str = "CLIENT_ERROR there is no slab automover to tune\r\n";
     let mut talk = Talk::default();
@@ -288,7 +288,7 @@ fn a_dump_begins_with_ok_even_without_items() {
 }
 
 #[test]
-fn commands_that_list_keys_are_refused_in_all_their_forms_where_dumps_are_off() {
+fn commands_that_list_keys_are_refused_in_all_forms_if_dumps_are_disabled() {
     let mut talk = Talk::new(Settings { dump: false, ..Settings::default() });
     for (line, reply) in [
         ("stats detail on", "CLIENT_ERROR stats detail not allowed\r\n"),
@@ -304,7 +304,7 @@ fn commands_that_list_keys_are_refused_in_all_their_forms_where_dumps_are_off() 
 }
 
 #[test]
-fn watch_is_refused_and_a_store_that_fails_after_it_is_answered() {
+fn watch_is_refused_and_a_failing_store_after_it_is_answered() {
     let mut talk = Talk::new(Settings { item_bytes_max: 100, ..Settings::default() });
     for line in [
         "watch",
@@ -321,7 +321,7 @@ fn watch_is_refused_and_a_store_that_fails_after_it_is_answered() {
 }
 
 #[test]
-fn empty_lines_and_lengths_near_the_largest_number_hold_no_memory() {
+fn empty_lines_and_huge_lengths_allocate_no_memory() {
     let mut talk = Talk::default();
     assert_eq!(ask(&mut talk, &"\n".repeat(999)), BAD_FORMAT.repeat(1000));
     for bytes in ["2147483646", "2147483647", "2147483648", "4294967295", "4294967296", "-1"] {
@@ -356,7 +356,7 @@ fn a_request_of_the_binary_protocol_is_refused_before_its_lengths_are_read() {
 }
 
 #[test]
-fn an_item_is_read_more_often_in_a_line_than_sixteen_bits_count() {
+fn an_item_may_occur_more_than_65535_times_in_a_line() {
     const READS: usize = 70_000;
     let cache = Cache::new(&Config::of_bytes(8 << 20)).unwrap();
     let service = Service::new(Settings::default(), 1, 0, Box::new(()));
@@ -398,7 +398,7 @@ impl Fetch for Below {
 }
 
 #[test]
-fn an_item_that_is_gone_when_its_read_completes_is_a_miss_and_the_replies_stay_in_step() {
+fn an_item_removed_during_its_disk_read_is_a_miss_and_replies_stay_in_order() {
     let pending = PendingReads::new(Box::new(Below(File::open("/dev/null").unwrap())));
     let (store, service) =
         (MapStore::default(), Service::new(Settings::default(), 1, 0, Box::new(())));

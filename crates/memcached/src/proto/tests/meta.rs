@@ -4,7 +4,7 @@ use super::super::testkit::Talk;
 use super::{ask, dialogue, with};
 
 #[test]
-fn a_meta_get_tells_what_it_is_asked_in_the_order_it_is_asked() {
+fn a_meta_get_returns_the_requested_flags_in_their_order() {
     let mut talk = dialogue(
         "> ms a 2 T100 F7
          > hi
@@ -29,7 +29,7 @@ fn a_meta_get_tells_what_it_is_asked_in_the_order_it_is_asked() {
 }
 
 #[test]
-fn a_value_whose_cas_the_client_has_is_not_sent_again() {
+fn a_value_is_not_sent_again_if_the_client_has_its_cas() {
     dialogue(
         "> ms a 2 c
          > hi
@@ -43,7 +43,7 @@ fn a_value_whose_cas_the_client_has_is_not_sent_again() {
 }
 
 #[test]
-fn a_meta_set_reflects_its_flags_and_keeps_to_its_mode() {
+fn a_meta_set_returns_its_flags_and_obeys_its_mode() {
     dialogue(
         "> ms a 2 k c s O9 b
          > hi
@@ -137,7 +137,7 @@ fn keys_in_base64_are_the_bytes_they_stand_for() {
 }
 
 #[test]
-fn one_client_wins_the_right_to_make_an_item_that_is_missing() {
+fn one_client_wins_the_recache_of_a_missing_item() {
     dialogue(
         "> mg a v N30 t c
          < VA 0 t30 c1 W
@@ -162,7 +162,7 @@ fn one_client_wins_the_right_to_make_an_item_that_is_missing() {
 }
 
 #[test]
-fn one_client_wins_the_right_to_make_an_item_anew_that_has_little_time_left() {
+fn one_client_wins_the_recache_of_an_item_that_expires_soon() {
     dialogue(
         "> ms a 2 T100
          > hi
@@ -188,7 +188,7 @@ fn one_client_wins_the_right_to_make_an_item_anew_that_has_little_time_left() {
 }
 
 #[test]
-fn a_time_to_live_is_told_before_or_after_it_changes_as_asked() {
+fn a_time_to_live_is_returned_before_or_after_the_change_by_flag_order() {
     dialogue(
         "> ms a 1 T100
          > x
@@ -210,7 +210,7 @@ fn a_time_to_live_is_told_before_or_after_it_changes_as_asked() {
 }
 
 #[test]
-fn an_outdated_item_is_served_while_one_client_makes_it_anew() {
+fn a_stale_item_is_served_while_one_client_recaches_it() {
     dialogue(
         "> ms a 3
          > moo
@@ -252,7 +252,7 @@ fn an_outdated_item_is_served_while_one_client_makes_it_anew() {
 }
 
 #[test]
-fn a_meta_delete_minds_cas_and_may_leave_an_empty_item() {
+fn a_meta_delete_checks_cas_and_may_leave_an_empty_item() {
     dialogue(
         "> md a k O1
          < NF ka O1
@@ -281,7 +281,7 @@ fn a_meta_delete_minds_cas_and_may_leave_an_empty_item() {
 }
 
 #[test]
-fn meta_arithmetic_steps_seeds_and_tells() {
+fn meta_arithmetic_steps_seeds_and_returns_values() {
     dialogue(
         "> ma a k O1
          < NF ka O1
@@ -320,7 +320,7 @@ fn meta_arithmetic_steps_seeds_and_tells() {
 }
 
 #[test]
-fn quiet_commands_answer_only_what_is_not_as_usual() {
+fn quiet_commands_suppress_the_usual_replies() {
     dialogue(
         "> ms a 2 q
          > hi
@@ -338,7 +338,7 @@ fn quiet_commands_answer_only_what_is_not_as_usual() {
 }
 
 #[test]
-fn wrong_flags_are_errors_and_a_value_after_them_is_dropped() {
+fn invalid_flags_are_errors_and_the_following_value_is_skipped() {
     dialogue(
         "> mg a m
          < CLIENT_ERROR invalid flag
@@ -380,7 +380,7 @@ fn wrong_flags_are_errors_and_a_value_after_them_is_dropped() {
 }
 
 #[test]
-fn meta_debug_tells_what_is_kept() {
+fn meta_debug_returns_the_items_metadata() {
     let mut talk = dialogue("> set a 0 100 5\n> hello\n< STORED");
     talk.service.tick(&talk.store, 11);
     with(

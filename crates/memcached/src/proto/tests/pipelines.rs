@@ -193,7 +193,7 @@ fn run(reads: Reads, steps: &[Step], folder: &Path) -> (Vec<String>, usize) {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 20, ..ProptestConfig::default() })]
     #[test]
-    fn what_is_read_ahead_is_answered_as_if_it_was_waited_for(steps in steps()) {
+    fn read_ahead_gives_the_same_replies_as_blocking_reads(steps in steps()) {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let (expected, _) = run(Reads::Waited, &steps, folder.path());
         for reads in [Reads::Ahead, Reads::LastFirst] {

@@ -65,7 +65,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn commands_in_any_parts_answer_the_same(
+    fn commands_give_the_same_replies_however_they_are_split(
         parts in prop::array::uniform8(any::<u8>()),
         pieces in prop::collection::vec(piece(), 0..40),
     ) {
@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_in_any_parts_answer_the_same(data in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn any_bytes_give_the_same_replies_however_they_are_split(data in prop::collection::vec(any::<u8>(), 0..400)) {
         fuzz(&data);
     }
 }

@@ -170,7 +170,7 @@ fn start(cache: &Arc<Cache>) -> Server {
 }
 
 #[test]
-fn who_waits_for_the_disk_holds_up_nobody_else() {
+fn a_client_that_waits_for_the_disk_does_not_block_others() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, gated) = below(&folder.path().join("slow"));
     let server = start(&cache);
@@ -236,7 +236,7 @@ fn a_request_that_changes_a_key_waits_for_reads_before_it() {
 }
 
 #[test]
-fn what_was_changed_meanwhile_by_others_is_read_as_it_is_or_was() {
+fn a_read_returns_the_old_or_the_new_value_of_a_concurrently_changed_key() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, gated) = below(&folder.path().join("slow"));
     let server = start(&cache);
@@ -256,7 +256,7 @@ fn what_was_changed_meanwhile_by_others_is_read_as_it_is_or_was() {
 }
 
 #[test]
-fn a_connection_that_closes_while_its_read_is_under_way_is_none() {
+fn a_connection_closed_during_its_disk_read_is_removed() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, gated) = below(&folder.path().join("slow"));
     let server = start(&cache);
@@ -283,7 +283,7 @@ fn a_connection_that_closes_while_its_read_is_under_way_is_none() {
 }
 
 #[test]
-fn a_server_that_is_stopped_answers_what_was_asked_or_ends_at_once() {
+fn a_drained_server_answers_outstanding_reads_and_a_stopped_one_ends_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, gated) = below(&folder.path().join("slow"));
     let server = start(&cache);
@@ -309,7 +309,7 @@ fn a_server_that_is_stopped_answers_what_was_asked_or_ends_at_once() {
 }
 
 #[test]
-fn replies_that_are_to_come_count_as_replies() {
+fn replies_of_outstanding_reads_count_towards_the_reply_limit() {
     let folder = tempfile::tempdir().unwrap();
     let (cache, gated) = below(&folder.path().join("slow"));
     let protocol = Settings { reply_bytes_max: 10_000, ..Settings::default() };

@@ -153,7 +153,7 @@ fn commands_are_counted_in_the_class_of_their_item() {
 }
 
 #[test]
-fn numbers_are_read_as_memcached_reads_them() {
+fn numbers_parse_as_memcached_parses_them() {
     let server = serve(config());
     let mut client = dial(&server);
     for (value, sum) in [
@@ -243,7 +243,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_comes_in_parts_is_answered_as_what_comes_at_once(
+    fn requests_sent_in_parts_are_answered_like_whole_ones(
         commands in prop::collection::vec(command(), 1..30),
         parts in prop::collection::vec(prop_oneof![1..12usize, 1000..30_000usize], 0..60),
     ) {
@@ -276,7 +276,7 @@ fn a_large_value_is_stored_and_read_and_a_larger_one_is_refused() {
 }
 
 #[test]
-fn thousands_of_reads_are_answered_to_who_reads_late() {
+fn a_slow_reader_gets_the_replies_of_thousands_of_reads() {
     let server = serve(config());
     let (mut client, mut other) = (dial(&server), dial(&server));
     let values: Vec<Vec<u8>> = (0..10).map(|seed| value(seed, 9_000)).collect();
@@ -295,7 +295,7 @@ fn thousands_of_reads_are_answered_to_who_reads_late() {
 }
 
 #[test]
-fn who_never_rests_leaves_others_their_turn() {
+fn a_busy_client_does_not_starve_others() {
     let server = serve(crate::server::Config { threads: 1, ..config() });
     let (mut busy, mut other) = (dial(&server), dial(&server));
     let (many, replies) = ("mn\r\n".repeat(20_000), "MN\r\n".repeat(20_000));

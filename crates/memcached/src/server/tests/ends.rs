@@ -10,7 +10,7 @@ use crate::server::{Config, Server};
 use nearfar_cache::store::{Decide, Head, Meta, Refused, Store};
 
 #[test]
-fn what_was_begun_is_finished_before_the_end() {
+fn a_drain_completes_started_requests() {
     let cache = cache();
     let config = Config { drain_seconds: 60, ..config() };
     let server = Server::start(Arc::clone(&cache) as Arc<_>, config).unwrap();
@@ -31,7 +31,7 @@ fn what_was_begun_is_finished_before_the_end() {
 }
 
 #[test]
-fn replies_that_wait_are_taken_before_the_end() {
+fn a_drain_sends_waiting_replies() {
     let server = serve(Config { drain_seconds: 60, ..config() });
     let (mut late, mut other) = (dial(&server), dial(&server));
     let large = value(3, 500_000);
@@ -48,7 +48,7 @@ fn replies_that_wait_are_taken_before_the_end() {
 }
 
 #[test]
-fn who_does_not_finish_has_so_many_seconds() {
+fn a_drain_ends_unfinished_requests_after_its_time_limit() {
     let server = serve(Config { drain_seconds: 1, ..config() });
     let mut client = dial(&server);
     client.ask("mn\r\nset a 0 0 10\r\n01234", "MN\r\n");
@@ -58,7 +58,7 @@ fn who_does_not_finish_has_so_many_seconds() {
 }
 
 #[test]
-fn the_clock_goes_on_until_the_last_connection_is_done() {
+fn the_clock_runs_until_the_last_connection_is_done() {
     let cache = cache();
     let config = Config { drain_seconds: 60, ..config() };
     let server = Server::start(Arc::clone(&cache) as Arc<_>, config).unwrap();
@@ -89,7 +89,7 @@ fn a_client_may_end_a_server_if_that_is_allowed() {
 }
 
 #[test]
-fn a_server_that_is_stopped_at_once_waits_for_nobody() {
+fn an_immediate_stop_waits_for_no_client() {
     let server = serve(Config { drain_seconds: 1000, ..config() });
     let mut client = dial(&server);
     client.ask("mn\r\nset a 0 0 10\r\n01234", "MN\r\n");
@@ -100,7 +100,7 @@ fn a_server_that_is_stopped_at_once_waits_for_nobody() {
 }
 
 #[test]
-fn a_server_that_is_dropped_leaves_its_port() {
+fn a_dropped_server_releases_its_port() {
     let server = serve(config());
     let address = server.addresses()[0];
     let mut client = dial(&server);
@@ -112,7 +112,7 @@ fn a_server_that_is_dropped_leaves_its_port() {
 }
 
 #[test]
-fn who_says_no_more_still_hears_all() {
+fn a_half_closed_client_still_gets_all_replies() {
     let server = serve(config());
     let mut client = dial(&server);
     let large = value(4, 300_000);
@@ -148,7 +148,7 @@ impl Store for Broken {
 }
 
 #[test]
-fn a_server_of_which_a_thread_is_gone_ends() {
+fn a_server_ends_if_one_of_its_threads_ends() {
     let server = Server::start(Arc::new(Broken), config()).unwrap();
     let (mut client, mut other) = (dial(&server), dial(&server));
     other.ask("mn\r\n", "MN\r\n");

@@ -4,7 +4,7 @@ use super::{AT_REST, config, dial, item, serve, soon, value, waits};
 use crate::server::{Config, Overload};
 
 #[test]
-fn a_client_that_takes_no_replies_is_closed_and_its_memory_is_given_back() {
+fn a_client_that_reads_no_replies_is_closed_and_its_memory_freed() {
     let server = serve(Config { stalled_seconds: 5, ..config() });
     let (mut client, mut other) = (dial(&server), dial(&server));
     client.sets("a", &value(1, 900_000));
@@ -18,7 +18,7 @@ fn a_client_that_takes_no_replies_is_closed_and_its_memory_is_given_back() {
 }
 
 #[test]
-fn who_takes_replies_slowly_is_not_closed() {
+fn a_client_that_reads_replies_slowly_is_not_closed() {
     let server = serve(Config { stalled_seconds: 4, ..config() });
     let (mut client, mut other) = (dial(&server), dial(&server));
     let large = value(1, 200_000);
@@ -36,7 +36,7 @@ fn who_takes_replies_slowly_is_not_closed() {
 }
 
 #[test]
-fn a_client_that_asks_nothing_is_closed() {
+fn an_idle_client_is_closed() {
     let server = serve(Config { idle_seconds: 5, ..config() });
     let (mut idle, mut other) = (dial(&server), dial(&server));
     idle.ask("mn\r\n", "MN\r\n");
@@ -61,7 +61,7 @@ fn one_connection_too_many_is_refused() {
 }
 
 #[test]
-fn one_connection_too_many_waits_for_a_place() {
+fn one_connection_too_many_waits_for_a_slot() {
     let server = serve(Config { connections_max: 2, overload: Overload::Wait, ..config() });
     let (mut one, mut two) = (dial(&server), dial(&server));
     two.ask("mn\r\n", "MN\r\n");
@@ -77,7 +77,7 @@ fn one_connection_too_many_waits_for_a_place() {
 }
 
 #[test]
-fn who_would_hold_more_memory_than_there_is_for_connections_is_closed() {
+fn a_client_above_the_memory_limit_of_connections_is_closed() {
     let server = serve(Config { buffer_bytes_max: 1 << 20, threads: 1, ..config() });
     let (mut one, mut two) = (dial(&server), dial(&server));
     let large = value(5, 900_000);
@@ -94,7 +94,7 @@ fn who_would_hold_more_memory_than_there_is_for_connections_is_closed() {
 }
 
 #[test]
-fn memory_that_connections_no_longer_use_is_no_reason_to_close_any() {
+fn freed_buffers_do_not_count_against_the_memory_limit() {
     let server = serve(Config { buffer_bytes_max: 4 << 20, threads: 1, ..config() });
     let large = value(5, 900_000);
     let mut clients: Vec<_> = (0..16).map(|_| dial(&server)).collect();
@@ -108,7 +108,7 @@ fn memory_that_connections_no_longer_use_is_no_reason_to_close_any() {
 }
 
 #[test]
-fn what_is_begun_and_not_finished_keeps_no_more_than_it_needs() {
+fn an_incomplete_request_keeps_no_more_memory_than_it_needs() {
     let server = serve(config());
     let (mut client, mut other) = (dial(&server), dial(&server));
     let large = value(6, 900_000);

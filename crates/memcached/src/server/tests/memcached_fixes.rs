@@ -18,7 +18,7 @@ fn fill(client: &mut Client<TcpStream>) {
 }
 
 #[test]
-fn a_dump_waits_for_its_reader_while_others_are_served_and_is_whole() {
+fn a_dump_waits_for_its_reader_is_complete_and_does_not_block_others() {
     let server = serve(Config { threads: 1, ..config() });
     let (mut client, mut other) = (dial(&server), dial(&server));
     fill(&mut client);
@@ -52,7 +52,7 @@ fn a_client_that_does_not_read_its_dump_is_closed() {
 }
 
 #[test]
-fn a_get_without_an_end_stops_while_its_replies_are_not_read() {
+fn an_endless_get_pauses_while_its_replies_are_not_read() {
     const KEYS: usize = 5000;
     let server = serve(config());
     let (mut client, mut other) = (dial(&server), dial(&server));

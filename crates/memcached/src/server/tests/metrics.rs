@@ -22,7 +22,7 @@ fn http(server: &Server, request: &str) -> (String, String) {
 }
 
 #[test]
-fn every_sample_has_its_type_before_it_and_stands_once() {
+fn every_metric_occurs_once_after_its_type() {
     let server = measured();
     let mut client = dial(&server);
     client.sets("a", b"x");
@@ -87,7 +87,7 @@ fn service_times_are_a_histogram_of_some_reads() {
 }
 
 #[test]
-fn only_metrics_are_told() {
+fn requests_other_than_get_metrics_are_refused() {
     let server = measured();
     for (request, status) in [
         ("GET /other HTTP/1.1\r\n\r\n", "404 Not Found"),
@@ -101,14 +101,14 @@ fn only_metrics_are_told() {
 }
 
 #[test]
-fn the_front_page_leads_to_the_metrics() {
+fn the_front_page_links_to_the_metrics() {
     let (head, body) = http(&measured(), "GET / HTTP/1.1\r\n\r\n");
     assert!(head.contains("Content-Type: text/html"), "{head}");
     assert!(body.contains("<a href=\"/metrics\">"), "{body}");
 }
 
 #[test]
-fn silent_and_half_asked_connections_hold_up_no_scrape() {
+fn silent_and_incomplete_connections_do_not_block_a_scrape() {
     let server = measured();
     let open = |request: &[u8]| {
         let mut socket = TcpStream::connect(server.metrics_address().unwrap()).unwrap();
@@ -129,7 +129,7 @@ fn silent_and_half_asked_connections_hold_up_no_scrape() {
 }
 
 #[test]
-fn who_asks_for_metrics_and_says_nothing_holds_up_neither_others_nor_the_end() {
+fn a_silent_metrics_client_blocks_neither_others_nor_the_shutdown() {
     let server = measured();
     let silent = TcpStream::connect(server.metrics_address().unwrap()).unwrap();
     let (head, _) = http(&server, "GET /metrics HTTP/1.0\r\n\r\n");

@@ -18,7 +18,7 @@ fn at(path: &Path) -> Config {
 }
 
 #[test]
-fn a_socket_in_the_file_system_has_its_mode_and_goes_with_its_server() {
+fn a_socket_file_has_its_mode_and_is_removed_with_its_server() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache.sock");
     let server = serve(at(&path));
@@ -36,7 +36,7 @@ fn a_socket_in_the_file_system_has_its_mode_and_goes_with_its_server() {
 
 /// In a directory of another user the name of a socket may lead to any file a moment after it was bound.
 #[test]
-fn a_name_that_is_exchanged_for_a_link_gives_no_file_another_mode() {
+fn a_path_replaced_by_a_symlink_does_not_change_the_targets_mode() {
     let dir = tempfile::tempdir().unwrap();
     let (path, victim) = (dir.path().join("cache.sock"), dir.path().join("victim"));
     fs::write(&victim, "others'").unwrap();
@@ -69,7 +69,7 @@ fn a_name_that_is_exchanged_for_a_link_gives_no_file_another_mode() {
 }
 
 #[test]
-fn both_kinds_of_sockets_lead_to_the_same_cache() {
+fn tcp_and_unix_sockets_serve_the_same_cache() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache.sock");
     let server = serve(Config { tcp: config().tcp, ..at(&path) });
@@ -78,7 +78,7 @@ fn both_kinds_of_sockets_lead_to_the_same_cache() {
 }
 
 #[test]
-fn a_socket_that_nobody_listens_on_is_taken_over() {
+fn a_socket_without_a_listener_is_taken_over() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache.sock");
     drop(UnixListener::bind(&path).unwrap());
@@ -88,7 +88,7 @@ fn a_socket_that_nobody_listens_on_is_taken_over() {
 }
 
 #[test]
-fn a_second_server_on_a_path_is_refused_and_the_first_goes_on() {
+fn a_second_server_on_a_path_is_refused_and_the_first_continues() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache.sock");
     let _server = serve(at(&path));
@@ -98,7 +98,7 @@ fn a_second_server_on_a_path_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn a_server_too_busy_to_accept_is_another_server_all_the_same() {
+fn a_socket_with_a_server_too_busy_to_accept_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache.sock");
     let (family, stream) = (AddressFamily::UNIX, SocketType::STREAM);
@@ -116,7 +116,7 @@ fn a_server_too_busy_to_accept_is_another_server_all_the_same() {
 }
 
 #[test]
-fn what_is_no_such_socket_is_left_alone() {
+fn files_that_are_not_stream_sockets_are_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let (file, datagrams) = (dir.path().join("file"), dir.path().join("datagrams"));
     fs::write(&file, "text").unwrap();
@@ -130,7 +130,7 @@ fn what_is_no_such_socket_is_left_alone() {
 }
 
 #[test]
-fn a_socket_that_took_the_place_of_ours_is_left_alone() {
+fn a_socket_that_replaced_the_servers_own_is_not_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("cache.sock");
     let server = serve(at(&path));
@@ -143,7 +143,7 @@ fn a_socket_that_took_the_place_of_ours_is_left_alone() {
 }
 
 #[test]
-fn what_can_not_be_listened_on_is_named() {
+fn an_address_that_can_not_be_bound_is_named() {
     let server = serve(config());
     let at = server.addresses()[0];
     let error = refused(Config { tcp: vec![at], ..config() });

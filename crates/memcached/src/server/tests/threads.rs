@@ -4,7 +4,7 @@ use super::{AT_REST, Client, config, dial, item, serve, soon};
 use std::net::TcpStream;
 
 #[test]
-fn what_is_no_protocol_is_an_error_and_no_harm() {
+fn garbage_input_is_an_error_and_does_no_harm() {
     let server = serve(config());
     let mut other = dial(&server);
     let mut client = dial(&server);
@@ -62,7 +62,7 @@ fn reads(client: &mut Client<TcpStream>, key: usize) -> bool {
 }
 
 #[test]
-fn what_is_read_is_what_somebody_stored_under_that_key() {
+fn every_value_read_was_stored_under_its_key() {
     assert!(is_of(3, &owned(3, 7)) && !is_of(4, &owned(3, 7)) && !is_of(3, b"<3:7><3:8>"));
     let server = serve(config());
     std::thread::scope(|scope| {

@@ -91,7 +91,7 @@ fn encrypted(tls: Tls) -> Config {
 }
 
 #[test]
-fn commands_and_large_values_go_over_tls() {
+fn commands_and_large_values_pass_over_tls() {
     let issuer = Issuer::new();
     let server = serve(encrypted(issuer.tls()));
     let mut client = issuer.dial(&server, None);
@@ -106,7 +106,7 @@ fn commands_and_large_values_go_over_tls() {
 }
 
 #[test]
-fn a_reader_that_is_late_hears_all_over_tls_and_what_waits_is_counted() {
+fn a_slow_reader_gets_all_replies_over_tls_and_waiting_bytes_are_counted() {
     let issuer = Issuer::new();
     let server = serve(encrypted(issuer.tls()));
     let (mut client, mut other) = (issuer.dial(&server, None), issuer.dial(&server, None));
@@ -123,7 +123,7 @@ fn a_reader_that_is_late_hears_all_over_tls_and_what_waits_is_counted() {
 }
 
 #[test]
-fn a_client_that_takes_no_replies_over_tls_is_closed() {
+fn a_client_that_reads_no_replies_over_tls_is_closed() {
     let issuer = Issuer::new();
     let server = serve(Config { stalled_seconds: 1, ..encrypted(issuer.tls()) });
     let (mut client, mut other) = (issuer.dial(&server, None), issuer.dial(&server, None));
@@ -146,7 +146,7 @@ fn a_client_that_does_not_complete_the_handshake_is_closed() {
 }
 
 #[test]
-fn an_end_is_told_over_tls() {
+fn tls_connections_end_with_close_notify() {
     let issuer = Issuer::new();
     let server = serve(encrypted(issuer.tls()));
     let mut client = issuer.dial(&server, None);
@@ -181,7 +181,7 @@ impl FlushAll for StreamOwned<ClientConnection, TcpStream> {
 }
 
 #[test]
-fn clients_need_a_certificate_where_that_is_asked_for() {
+fn clients_need_a_certificate_if_the_server_requires_one() {
     let (issuer, stranger) = (Issuer::new(), Issuer::new());
     issuer.issue("friend");
     stranger.issue("friend");
@@ -201,7 +201,7 @@ fn clients_need_a_certificate_where_that_is_asked_for() {
 }
 
 #[test]
-fn who_speaks_no_tls_is_closed_and_others_go_on() {
+fn a_client_without_tls_is_closed_and_others_continue() {
     let issuer = Issuer::new();
     let server = serve(Config { connections_max: 2, ..encrypted(issuer.tls()) });
     let mut client = issuer.dial(&server, None);
@@ -222,7 +222,7 @@ fn who_speaks_no_tls_is_closed_and_others_go_on() {
 }
 
 #[test]
-fn a_file_that_is_no_certificate_or_key_is_named() {
+fn an_invalid_certificate_or_key_file_is_named() {
     let issuer = Issuer::new();
     let tls = issuer.tls();
     let nothing = issuer.path("nothing.pem");

@@ -55,19 +55,19 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_taken_with_and_without_a_port_and_once() {
+    fn addresses_parse_with_and_without_a_port_and_are_deduplicated() {
         let all = of(&["127.0.0.1", "[::1]", "::1", "0.0.0.0:9", "[::1]:8", "127.0.0.1:7"]);
         assert_eq!(all, ["127.0.0.1:7", "[::1]:7", "0.0.0.0:9", "[::1]:8"]);
     }
 
     #[test]
-    fn a_name_is_all_its_addresses_here() {
+    fn a_host_name_resolves_to_all_its_addresses() {
         assert!(of(&["localhost"]).contains(&"127.0.0.1:7".to_owned()));
         assert!(of(&["localhost:8"]).contains(&"127.0.0.1:8".to_owned()));
     }
 
     #[test]
-    fn what_is_no_address_is_named() {
+    fn an_invalid_address_is_named() {
         for text in ["127.0.0.1:99999", "localhost:x", "no.such.name.invalid"] {
             let error = addresses(&[text.to_owned()], 7).unwrap_err();
             assert!(format!("{error:#}").contains(text), "{error:#}");

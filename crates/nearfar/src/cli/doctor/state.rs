@@ -303,12 +303,12 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_that_is_not_there_is_not_told() {
+    fn absent_settings_are_omitted() {
         assert!(settings_of(&[]).is_empty());
     }
 
     #[test]
-    fn damon_has_a_holder_where_the_kernels_statistics_run() {
+    fn damon_stat_is_reported_as_the_user_of_damon() {
         let admin = ("sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds", "0");
         let holder = |enabled| {
             let module = ("sys/module/damon_stat/parameters/enabled", enabled);

@@ -179,7 +179,7 @@ mod tests {
     use nearfar_record::{Range, Region};
 
     #[test]
-    fn counts_of_other_intervals_keep_their_rate_and_their_time() {
+    fn counts_are_rescaled_to_other_intervals_by_rate_and_age() {
         let region = Region { range: Range { start: 0, end: 1 }, accesses: 5, age: 30 };
         let mut snapshot = Snapshot { target: 0, regions: vec![region] };
         let fast = Intervals { sample_us: 5_000, aggregation_us: 100_000 };

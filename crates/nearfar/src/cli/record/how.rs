@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn without_options_damon_looks_as_it_does_by_default() {
+    fn without_options_damon_has_its_default_intervals_and_regions() {
         let context = told("");
         assert_eq!((context.intervals.sample_us, context.intervals.aggr_us), (5_000, 100_000));
         assert_eq!(
@@ -196,14 +196,14 @@ mod tests {
     }
 
     #[test]
-    fn intervals_and_regions_are_taken_over() {
+    fn intervals_and_regions_are_passed_to_damon() {
         let context = told("--sample 200us --aggregate 20ms --regions 3,40");
         assert_eq!((context.intervals.sample_us, context.intervals.aggr_us), (200, 20_000));
         assert_eq!(context.nr_regions, Bounds { min: 3, max: 40 });
     }
 
     #[test]
-    fn tuned_intervals_stay_within_one_aggregation_a_snapshot() {
+    fn tuned_intervals_have_at_most_one_aggregation_per_snapshot() {
         let goal = told("--sample auto --interval 2s").intervals_goal.unwrap();
         assert_eq!((goal.min_sample_us, goal.max_sample_us), (5_000, 100_000));
         let goal = told("--sample auto --interval 100ms").intervals_goal.unwrap();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_names_the_option_the_value_and_the_way_out() {
+    fn invalid_values_are_refused_with_option_value_and_remedy() {
         for (words, says) in [
             ("--sample 20us", "--sample <TIME|auto>': it has to be between 100µs and 10s; or auto"),
             ("--sample often", "or auto"),

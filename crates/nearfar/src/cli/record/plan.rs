@@ -42,7 +42,7 @@ impl Plan {
         machine: &Machine,
         fs: &dyn Fs,
     ) -> anyhow::Result<Self> {
-        let (who, target) = who(args, child, fs)?;
+        let (who, target) = target(args, child, fs)?;
         let operations = match who {
             Who::Machine(_) => Operations::Physical,
             Who::Tree(_) | Who::Cgroup(..) => Operations::Virtual,
@@ -81,7 +81,7 @@ pub(super) fn looking(args: &Args, mut kdamond: Kdamond) -> Kdamond {
     kdamond
 }
 
-fn who(args: &Args, child: Option<u32>, fs: &dyn Fs) -> anyhow::Result<(Who, Target)> {
+fn target(args: &Args, child: Option<u32>, fs: &dyn Fs) -> anyhow::Result<(Who, Target)> {
     if let Some(name) = &args.cgroup {
         let asked = || format!("--cgroup {name}");
         let cgroups = Hierarchy::find(fs).with_context(asked)?;

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_and_cpus_become_cpus() {
+    fn nodes_and_cpus_resolve_to_cpus() {
         for (nodes, cpus, expected) in [
             (Some("1"), None, "4-7"),
             (Some("0,3"), None, "0-3,8-9"),
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_name_the_option_and_what_there_is() {
+    fn refusals_name_the_option_and_the_available_nodes_and_cpus() {
         for (nodes, cpus, part) in [
             (Some("7"), None, "-N 7: no node 7 here"),
             (Some("2"), None, "node 2 has no CPUs; nodes 0-1,3 have"),
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_set_of_cpus_is_refused() {
+    fn invalid_sets_of_cpus_are_refused() {
         for text in ["", "a", "1-", "-1", "0x1", "3-1", "1,,2", "99999", "+1", "near"] {
             let error = text.parse::<CpuExpr>().unwrap_err();
             assert!(error.contains("CPU"), "{text}: {error}");

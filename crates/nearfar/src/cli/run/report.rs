@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_between_samples_is_told_from_shared_pages() {
+    fn a_peak_between_samples_is_distinguished_from_shared_pages() {
         let mut seen = Residencies::default();
         seen.add(&sample(&[(0, 100 << 20)]));
         for (mib, told) in [(90, false), (106, false), (108, false), (109, true)] {

@@ -151,7 +151,7 @@ mod tests {
     use nearfar_vm::running::list::Vmm;
 
     #[test]
-    fn a_line_has_a_machine_and_a_column_a_tier() {
+    fn the_table_has_a_line_for_each_machine_and_a_column_for_each_tier() {
         let machine = dram_and_cxl();
         let row = |pid, name: Option<&str>, nodes: Option<&[(u16, u64)]>| Row {
             pid,

@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_expected_placement_has_a_policy_or_is_bound() {
+    fn an_expected_placement_names_a_policy_or_a_binding() {
         let want: Want = "far0=cxl".parse().unwrap();
         assert_eq!((want.policy, want.nodes.to_string()), (Some(Policy::Bind), "cxl".to_owned()));
         let want: Want = "m0=preferred:tier:1".parse().unwrap();

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_is_found_in_a_schema_that_has_one() {
+    fn the_name_is_found_in_a_schema_with_one() {
         let schema = |more: &str| {
             let members =
                 r#"{"name":"default"},{"name":"preferred"},{"name":"bind"},{"name":"interleave"}"#;

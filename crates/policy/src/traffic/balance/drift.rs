@@ -182,14 +182,14 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_where_it_was_put_is_hot_for_ever_and_chance_is_no_drift() {
+    fn stable_placement_and_sampling_noise_show_no_drift() {
         let there = served(0.9, 0.9);
         assert!(after(100, &there, &there).hot_ns() > 1e15);
         assert!(after(100, &there, &served(0.891, 0.891)).hot_ns() > 1e15);
     }
 
     #[test]
-    fn a_tenth_a_second_lasts_nine_seconds_as_sampled_or_as_counted() {
+    fn drift_of_a_tenth_a_second_gives_a_lifetime_of_nine_seconds() {
         for now in [served(0.85, 0.9), served(0.9, 0.85)] {
             let drift = after(100, &served(0.9, 0.9), &now);
             let seconds = drift.hot_ns() / 1e9;
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_is_expected_to_show_in_samples_and_may_not_be_counted_yet() {
+    fn an_expected_move_must_show_in_samples_and_may_lag_in_counts() {
         let (region, from, to) = (0, 1, 0);
         let (share, bytes) = (BasisPoints(1_000), Bytes(1));
         let shift = Shift { region, from, to, share, bytes };
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_that_are_others_are_not_compared() {
+    fn drift_is_not_computed_across_different_regions() {
         let mut drift = Drift::default();
         drift.expect(served(1.0, 1.0), &[], &[]);
         let now = Served { sampled: vec![vec![0.0, 1.0]; 2], ..served(0.0, 0.0) };
@@ -239,14 +239,14 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_is_believed_as_far_as_samples_go_with_counts() {
+    fn a_gain_is_discounted_by_the_disagreement_of_samples_and_counts() {
         assert!((believed([0.0, 0.0]) - 0.1).abs() < 1e-9);
         assert!((believed([0.11, -0.11]) - 0.05).abs() < 0.01, "{}", believed([0.11, -0.11]));
         assert!(believed([0.3, -0.3]).abs() < 1e-9, "{}", believed([0.3, -0.3]));
     }
 
     #[test]
-    fn counts_that_stay_while_samples_change_are_for_feedback() {
+    fn samples_that_vary_under_constant_counts_do_not_discount_the_gain() {
         let mut drift = Drift::default();
         for turn in 0..200 {
             let now = served([0.2, 0.8][turn / 4 % 2], 0.5);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_are_off_by_the_same_all_the_time_are_no_doubt() {
+    fn a_constant_sampling_bias_does_not_discount_the_gain() {
         assert!(believed([0.3, 0.3]) > 0.099, "{}", believed([0.3, 0.3]));
     }
 }

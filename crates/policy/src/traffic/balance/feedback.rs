@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn three_misses_halve_confidence_and_five_undo_all_of_them() {
+    fn three_misses_halve_confidence_and_five_undo_the_migration() {
         let mut feedback = Feedback::new();
         assert_eq!(moves(&mut feedback, 2, 0.99), Outcome::GoOn);
         assert!(feedback.confidence >= 1.0);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gain_that_came_wipes_out_misses() {
+    fn a_gain_that_was_reached_resets_the_misses() {
         let mut feedback = Feedback::new();
         moves(&mut feedback, 3, 0.99);
         moves(&mut feedback, 1, 1.04);
@@ -166,14 +166,14 @@ mod tests {
     }
 
     #[test]
-    fn a_third_of_what_was_predicted_is_no_miss() {
+    fn a_third_of_the_predicted_gain_does_not_count_as_a_miss() {
         let mut feedback = Feedback::new();
         assert_eq!(moves(&mut feedback, 9, 1.017), Outcome::GoOn);
         assert!(feedback.confidence >= 1.0);
     }
 
     #[test]
-    fn steps_grow_while_gains_come_and_are_the_usual_again_after_a_miss() {
+    fn steps_double_with_each_gain_up_to_four_times_and_reset_after_a_miss() {
         let mut feedback = Feedback::new();
         for times in [1.0, 2.0, 4.0, 4.0] {
             assert!(
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_way_to_much_steps_are_longer_until_it_does_not_come() {
+    fn a_larger_predicted_gain_lengthens_steps_until_a_miss() {
         let mut feedback = Feedback::new();
         for (gain, times) in [(0.1, 1.0), (0.5, 2.0), (1.0, 4.0), (9.0, 4.0)] {
             assert!(

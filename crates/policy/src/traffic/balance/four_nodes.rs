@@ -25,7 +25,7 @@ enum Told {
 }
 
 #[test]
-fn four_nodes_alike_are_evened_out_from_one_that_has_nearly_all() {
+fn memory_on_one_of_four_equal_nodes_is_spread_evenly() {
     for told in [Told::All, Told::InTurn, Told::Counted, Told::CountedSinceIdle] {
         let (at, foreseen) = evened_out(told);
         assert!(at.iter().all(|at| (at - 0.25).abs() < 0.06), "{told:?}: {at:?}");
@@ -93,7 +93,7 @@ fn evened_out(told: Told) -> ([f64; 4], i64) {
 }
 
 #[test]
-fn one_node_that_others_wait_for_is_not_left_behind_though_little_is_gained_on_average() {
+fn a_node_that_limits_the_others_is_balanced_despite_a_small_mean_gain() {
     let machine = alike(4);
     let mut balance = Balance::new(Config::default(), machine.clone());
     let loops = Loops { lines: vec![4.0; 4], think: vec![60.0; 4], reads: 1.0 };

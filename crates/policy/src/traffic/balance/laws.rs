@@ -64,7 +64,7 @@ fn the_direction_is_that_of_the_largest_shift_of_all_regions() {
 }
 
 #[test]
-fn decisions_become_rarer_while_there_is_nothing_to_gain_and_frequent_again_after_a_change() {
+fn decisions_back_off_without_gain_and_resume_after_a_load_change() {
     let machine = two_tiers(135);
     let calm = observed(&machine, 16.0, 1.0, [0.0, 0.0]);
     let mut balance = controller();
@@ -90,7 +90,7 @@ fn decisions_become_rarer_while_there_is_nothing_to_gain_and_frequent_again_afte
 }
 
 #[test]
-fn a_direction_is_reversed_at_the_third_decision_in_a_row_that_asks_for_it() {
+fn a_direction_is_reversed_at_the_third_consecutive_request() {
     let mut balance = controller();
     balance.step(&crowded());
     // The last move was from far to near memory, and loads have not changed since.
@@ -113,7 +113,7 @@ fn a_move_in_the_same_direction_or_of_another_region_is_no_reversal() {
 }
 
 #[test]
-fn a_gain_that_can_not_repay_the_migration_while_loads_last_is_left() {
+fn a_gain_that_cannot_repay_the_migration_is_not_pursued() {
     let mut seen = crowded();
     seen.room = vec![Bytes(u64::MAX); 2];
     let mut found = |bytes: u64| {
@@ -159,7 +159,7 @@ fn placement_and_free_memory_bound_the_share_of_each_node() {
 }
 
 #[test]
-fn an_undone_migration_goes_back_as_far_as_bounds_allow() {
+fn undoing_a_migration_restores_the_placement_within_its_bounds() {
     let balance = controller();
     let mut seen = observed(&two_tiers(135), 128.0, 0.4, [0.0; 2]);
     let verdict = |seen: &Observation, back: &Placement| {
@@ -176,7 +176,7 @@ fn an_undone_migration_goes_back_as_far_as_bounds_allow() {
 }
 
 #[test]
-fn memory_that_goes_back_never_turns_and_then_stays() {
+fn undoing_never_reverses_its_direction_and_then_stops() {
     let balance = controller();
     let seen = |shares: [f64; 2]| {
         let mut seen = observed(&two_tiers(135), 128.0, shares[0], [0.0; 2]);
@@ -226,7 +226,7 @@ proptest! {
     }
 
     #[test]
-    fn memory_planned_to_move_comes_nearer_to_its_target_and_never_beyond(
+    fn planned_moves_approach_the_target_and_never_overshoot(
         at in 0_u32..=10_000, to in 0_u32..=10_000, part in 0.1_f64..1.0, step in 0.125_f64..4.0,
     ) {
         let (at, to) = (f64::from(at) / 1e4, f64::from(to) / 1e4);

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_a_quarter_longer_than_expected_is_expected_to_last_as_long_again() {
+    fn a_phase_that_outlasts_its_expectation_is_expected_to_double() {
         let lasts = |readings: usize| {
             let phases = [(0.0, 400), (666.0, 400), (0.0, 400), (666.0, readings)];
             target(&phases).0.lasts_ns / 1e9
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn placements_are_apart_by_the_bytes_of_the_shares_that_differ() {
+    fn the_distance_of_placements_is_the_bytes_of_the_differing_shares() {
         let seen = regions(&[1_000, 3_000]);
         let one = vec![vec![0.7, 0.3], vec![1.0, 0.0]];
         let other = vec![vec![0.5, 0.5], vec![0.9, 0.1]];

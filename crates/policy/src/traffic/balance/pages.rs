@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hottest_for_their_size_go_first_as_far_as_allowed() {
+    fn the_hottest_pages_by_size_are_selected_first_within_the_byte_limit() {
         let mut all = pages(0..10);
         // A huge page, the hottest of all but not for its size.
         all.push(Candidate { bytes: Bytes(2 << 20), accesses: 500, ..all[0] });
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_moved_rests_for_eight_decisions() {
+    fn a_migrated_page_is_not_selected_again_for_eight_decisions() {
         let mut one = Pages::new();
         let all = pages(5..6);
         one.tick();
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_taken_for_another_regions_need_not_rest() {
+    fn a_page_moved_as_part_of_another_region_is_not_in_cool_down() {
         let mut one = Pages::new();
         one.tick();
         one.select((4, 0, 1), Bytes(4096), &pages(5..6));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_pages_go_to_and_fro_is_frozen_longer_each_time() {
+    fn a_process_with_thrashing_pages_is_frozen_twice_as_long_each_time() {
         let mut one = Pages::new();
         let mut lasted = Vec::new();
         for _ in 0..3 {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_go_one_way_freeze_nothing() {
+    fn pages_that_move_in_one_direction_freeze_no_process() {
         let mut one = Pages::new();
         for round in 0..100 {
             one.tick();

@@ -154,7 +154,7 @@ fn controller(plant: &Plant) -> Balance {
 }
 
 #[test]
-fn it_reaches_the_oracle_at_any_contention_and_stays_there() {
+fn balancing_reaches_the_oracle_at_any_contention_and_stays_there() {
     for far in [135, 148, 168, 192] {
         let mut plant = Plant::new(far);
         let mut balance = controller(&plant);
@@ -171,7 +171,7 @@ fn it_reaches_the_oracle_at_any_contention_and_stays_there() {
 }
 
 #[test]
-fn it_is_never_much_below_off_when_contention_comes_and_goes() {
+fn balancing_costs_at_most_two_per_cent_under_alternating_contention() {
     for (far, high) in [(135, 1.0), (135, 3.0), (192, 3.0)] {
         let even = [1, 3, 5, 10, 25, 50, 100, 200, 300].map(|half| (half, half));
         for (calm, busy) in even.into_iter().chain([(2, 3), (3, 2), (1, 4)]) {
@@ -187,7 +187,7 @@ fn it_is_never_much_below_off_when_contention_comes_and_goes() {
 }
 
 #[test]
-fn where_own_traffic_is_not_known_latencies_come_to_be_equal() {
+fn without_own_traffic_counts_the_controller_equalises_latencies() {
     let mut plant = Plant::new(135);
     plant.own_known = false;
     let mut balance = controller(&plant);
@@ -200,7 +200,7 @@ fn where_own_traffic_is_not_known_latencies_come_to_be_equal() {
 }
 
 #[test]
-fn equal_latencies_can_be_asked_for_and_leave_something_behind() {
+fn the_equal_latency_law_is_slightly_worse_than_the_marginal_cost_law() {
     let settled = |law| {
         let mut plant = Plant::new(135);
         let config = Config { law, ..Config::default() };
@@ -213,7 +213,7 @@ fn equal_latencies_can_be_asked_for_and_leave_something_behind() {
 }
 
 #[test]
-fn half_of_all_probes_lost_or_all_of_them_off_by_a_fifth_do_no_harm() {
+fn lost_probes_and_a_bias_of_a_fifth_do_not_reduce_throughput() {
     for (lost, bias, least) in [(2, 1.0, 1.14), (1, 0.8, 1.0), (1, 1.2, 1.0)] {
         let mut plant = Plant::new(135);
         let mut balance = controller(&plant);
@@ -234,7 +234,7 @@ fn half_of_all_probes_lost_or_all_of_them_off_by_a_fifth_do_no_harm() {
 }
 
 #[test]
-fn a_load_that_is_timed_while_threads_wait_is_not_believed_where_use_is_counted() {
+fn idle_latency_samples_are_ignored_if_utilisation_is_counted() {
     for contention in [0.5, 1.0, 2.0] {
         let mut plant = Plant::new(250);
         plant.timed_idle = true;
@@ -247,7 +247,7 @@ fn a_load_that_is_timed_while_threads_wait_is_not_believed_where_use_is_counted(
 }
 
 #[test]
-fn a_probe_that_is_lost_is_no_change_of_loads() {
+fn a_lost_probe_does_not_count_as_a_load_change() {
     let mut plant = Plant::new(135);
     let mut balance = controller(&plant);
     plant.run(&mut balance, 50, |_| 3.0);
@@ -291,14 +291,14 @@ fn moved_though_hot_memory_wanders(wanders: bool) -> f64 {
 }
 
 #[test]
-fn memory_that_is_hot_elsewhere_by_the_time_it_has_moved_is_left_alone() {
+fn memory_that_cools_before_its_migration_ends_is_not_migrated() {
     let wandering = moved_though_hot_memory_wanders(true);
     assert!(wandering < 20e9, "{wandering} of 120e9 that could have been");
     assert!(moved_though_hot_memory_wanders(false) < 1e9);
 }
 
 #[test]
-fn a_capacity_that_is_a_tenth_off_costs_little() {
+fn a_capacity_error_of_ten_per_cent_costs_at_most_three_per_cent() {
     for part in [0.9, 1.1] {
         let mut plant = Plant::new(148);
         let queue = |queue: Queue| Queue {
@@ -315,7 +315,7 @@ fn a_capacity_that_is_a_tenth_off_costs_little() {
 }
 
 #[test]
-fn a_machine_that_does_not_do_as_predicted_is_left_as_it_was() {
+fn a_migration_without_the_predicted_gain_is_undone_and_not_repeated() {
     let mut plant = Plant::new(135);
     let mut balance = controller(&plant);
     // The measurements do not depend on the placement: near memory appears busy, and no migration helps.
@@ -342,7 +342,7 @@ fn a_machine_that_does_not_do_as_predicted_is_left_as_it_was() {
 }
 
 #[test]
-fn readings_that_are_old_or_do_not_fit_are_not_acted_on() {
+fn stale_and_mismatched_readings_cause_no_migration() {
     let mut plant = Plant::new(135);
     let mut balance = controller(&plant);
     plant.run(&mut balance, 20, |_| 3.0);
@@ -361,7 +361,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn no_plan_exceeds_rate_or_room_and_the_same_is_decided_alike(
+    fn plans_stay_within_rate_and_free_memory_and_are_deterministic(
         near in 0_u32..10_000,
         room in prop::array::uniform2(0_u64..1 << 31),
         latency in prop::array::uniform2(1_u64..2_000),

@@ -61,7 +61,7 @@ fn left(decision: &Decision, why: Left) -> u64 {
 }
 
 #[test]
-fn below_fifty_accesses_a_microsecond_nothing_is_done_and_gates_stay() {
+fn below_50_accesses_a_microsecond_no_page_moves_and_gates_stay() {
     let mut one = Carrefour::new(Config::default());
     one.step(&written(streamcluster()), &table([]));
     let mut idle = round([[12, 0, 0, 0]; 4]);
@@ -103,7 +103,7 @@ fn gates_open_at_the_published_thresholds() {
 }
 
 #[test]
-fn a_page_read_by_several_is_replicated_once_five_hundred_are_worth_it() {
+fn pages_read_by_several_nodes_are_replicated_from_500_candidates_on() {
     let even = || round([[25; 4]; 4]);
     let mut one = Carrefour::new(Config::default());
     let few = one.step(&even(), &shared(0..499));
@@ -122,7 +122,7 @@ fn a_page_read_by_several_is_replicated_once_five_hundred_are_worth_it() {
 }
 
 #[test]
-fn one_sampled_write_makes_a_page_one_to_interleave() {
+fn one_sampled_write_prevents_replication_of_a_page() {
     let mut one = Carrefour::new(Config { replicas_first: 1, ..Config::default() });
     let mut samples: Vec<_> = (0..4).map(|cpu| read(1, cpu)).collect();
     samples[3].write = true;
@@ -133,7 +133,7 @@ fn one_sampled_write_makes_a_page_one_to_interleave() {
 }
 
 #[test]
-fn interleaving_sends_away_the_share_of_its_node_and_spreads_it_over_the_others() {
+fn interleaving_moves_pages_off_a_node_in_proportion_to_its_share() {
     let decision = step(&written(streamcluster()), &shared(0..20_000));
     let mut to = [0_u64; 4];
     for (action, why) in &decision.actions {
@@ -151,7 +151,7 @@ fn interleaving_sends_away_the_share_of_its_node_and_spreads_it_over_the_others(
 }
 
 #[test]
-fn a_page_once_spread_stays_unless_chance_is_asked_for() {
+fn an_interleaved_page_stays_unless_random_draws_are_configured() {
     let moves_again = |draw| {
         let mut one = Carrefour::new(Config { draw, ..Config::default() });
         let (round, mut pages) = (written(streamcluster()), shared(0..2_000));
@@ -177,7 +177,7 @@ fn a_page_once_spread_stays_unless_chance_is_asked_for() {
 }
 
 #[test]
-fn a_page_of_one_node_is_relocated_after_two_samples_or_one_where_interleaving_is_on() {
+fn a_page_of_one_node_is_moved_after_two_samples_or_one_if_interleaving() {
     let elsewhere = written(round([[25; 4]; 4]));
     let once = step(&elsewhere, &table([read(1, 2)]));
     assert_eq!((once.actions.len(), left(&once, Left::TooFewSamples)), (0, 1));
@@ -191,7 +191,7 @@ fn a_page_of_one_node_is_relocated_after_two_samples_or_one_where_interleaving_i
 }
 
 #[test]
-fn a_page_does_not_go_where_nothing_is_free() {
+fn a_page_is_not_moved_to_a_node_without_free_memory() {
     let mut full = written(round([[25; 4]; 4]));
     full.nodes[2].free = Bytes(4096);
     let two = table([read(1, 2), read(1, 2), read(2, 2), read(2, 2)]);
@@ -210,7 +210,7 @@ fn few_moves_make_sampling_sparse_and_its_table_smaller() {
 }
 
 #[test]
-fn processes_that_write_or_are_not_seen_have_no_replicas() {
+fn processes_that_write_or_have_no_counters_get_no_replicas() {
     let by_process = Some(ByProcess::default());
     let config = Config { by_process, replicas_first: 1, ..Config::default() };
     let mut busy = round([[25; 4]; 4]);
@@ -275,7 +275,7 @@ fn splits(decision: &Decision) -> usize {
 }
 
 #[test]
-fn falsely_shared_huge_pages_are_split_in_the_second_round_that_wants_it() {
+fn falsely_shared_huge_pages_are_split_in_the_second_round_to_request_it() {
     let mut one = Carrefour::new(Config::with_huge_pages());
     let (even, pages) = (written(round([[25; 4]; 4])), falsely_shared(100));
     let first = one.step(&even, &pages);
@@ -299,7 +299,7 @@ fn splitting_takes_three_per_cent_of_a_round() {
 }
 
 #[test]
-fn a_hot_shared_huge_page_is_split_at_once_and_its_pieces_go_round() {
+fn a_hot_shared_huge_page_is_split_at_once_and_interleaved() {
     let hot = (0..7).flat_map(|_| (0..4).map(|cpu| Sample { huge: true, ..read(512, cpu) }));
     let rest = (0..373).map(|number| Sample { node: NodeId(1), ..read(5120 + number, 1) });
     let decision = Carrefour::new(Config::with_huge_pages())
@@ -323,7 +323,7 @@ fn a_huge_page_moves_once() {
 }
 
 #[test]
-fn an_act_that_was_not_worth_it_is_followed_by_a_pause_and_longer_rounds() {
+fn an_ineffective_action_is_followed_by_a_pause_and_longer_rounds() {
     let mut one = Carrefour::new(Config::with_huge_pages());
     let pages = |node| table((0..9).map(move |n| Sample { node, ..read(n, 3) }));
     let uneven = written(streamcluster());
@@ -339,7 +339,7 @@ fn an_act_that_was_not_worth_it_is_followed_by_a_pause_and_longer_rounds() {
 }
 
 #[test]
-fn walks_and_faults_bring_huge_pages_back() {
+fn high_page_walk_or_fault_cost_enables_joining_huge_pages() {
     let joins = |walks, faults| {
         let lost = Translation { walks: BasisPoints(walks), faults: BasisPoints(faults) };
         let mut one = Carrefour::new(Config::with_huge_pages());
@@ -351,7 +351,7 @@ fn walks_and_faults_bring_huge_pages_back() {
 
 proptest! {
     #[test]
-    fn any_round_and_table_are_decided_on_alike_and_within_what_is_free(
+    fn decisions_are_deterministic_and_stay_within_free_memory(
         cells in prop::collection::vec(prop::collection::vec(0_u64..1 << 40, 0..6), 0..6),
         samples in prop::collection::vec((0_u64..3000, 0_u16..6, 0_usize..6, any::<bool>(), any::<bool>()), 0..200),
         free in 0_u64..1 << 23,

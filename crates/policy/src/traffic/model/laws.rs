@@ -110,7 +110,7 @@ proptest! {
     }
 
     #[test]
-    fn no_queue_carries_more_than_its_capacity_and_what_it_carries_is_used(scene in scenes(1..=3)) {
+    fn each_queues_utilisation_matches_the_traffic_that_it_carries(scene in scenes(1..=3)) {
         let (machine, flow) = scene.solved();
         for queue in 0..machine.queues() {
             let carried = flow.used[queue] * machine.capacity(queue);
@@ -120,7 +120,7 @@ proptest! {
     }
 
     #[test]
-    fn the_solution_does_not_depend_on_where_the_search_begins(scene in scenes(1..=3), from in 0u32..100) {
+    fn the_solution_does_not_depend_on_the_starting_point(scene in scenes(1..=3), from in 0u32..100) {
         let (machine, flow) = scene.solved();
         let begun = vec![f64::from(from) / 100.0; machine.queues()];
         let again = machine.solve_from(&scene.loops, &scene.shares, &scene.foreign, &begun);
@@ -159,7 +159,7 @@ proptest! {
     }
 
     #[test]
-    fn in_another_unit_of_time_all_is_the_same(scene in scenes(1..=3), by in 2u64..5) {
+    fn scaling_the_unit_of_time_scales_throughput_alone(scene in scenes(1..=3), by in 2u64..5) {
         let mut slow = scene.clone();
         for queue in &mut slow.queues {
             queue.capacity.0 = queue.capacity.0.div_euclid(by);
@@ -174,7 +174,7 @@ proptest! {
     }
 
     #[test]
-    fn a_line_more_costs_at_least_its_own_waiting(scene in scenes(1..=3)) {
+    fn the_marginal_cost_of_a_line_is_at_least_its_queueing_delay(scene in scenes(1..=3)) {
         let (machine, flow) = scene.solved();
         for (price, wait) in machine.prices(&flow, &scene.foreign).into_iter().zip(&flow.wait) {
             prop_assert!(price >= *wait && price.is_finite(), "{price} {wait}");
@@ -182,7 +182,7 @@ proptest! {
     }
 
     #[test]
-    fn waiting_grows_with_use_and_leads_back_to_it(queue in queue(), used in 5u32..98, more in 1u32..20) {
+    fn queueing_delay_grows_with_utilisation_and_is_invertible(queue in queue(), used in 5u32..98, more in 1u32..20) {
         let path = Path { idle: Nanoseconds(100), through: vec![0] };
         let machine = Machine::new(&[queue], &[vec![path]]).unwrap();
         let (low, high) = (f64::from(used) / 100.0, f64::from(used + more).min(99.0) / 100.0);
@@ -205,7 +205,7 @@ fn waiting(machine: &Machine, own: f64, foreign: f64) -> f64 {
 
 proptest! {
     #[test]
-    fn the_price_of_a_line_is_the_growth_of_all_own_waiting(own in 5_u32..60, foreign in 0_u32..80, power in 100_u32..300) {
+    fn the_marginal_cost_of_a_line_is_the_derivative_of_own_queueing_delay(own in 5_u32..60, foreign in 0_u32..80, power in 100_u32..300) {
         let waits = Waits::Formula { ps: 5_000, power_percent: power };
         let queue = Queue { capacity: BytesPerSecond(64_000_000_000), waits, carries: Carries::All };
         let machine = Machine::tiers(&[(Nanoseconds(100), queue)]).unwrap();
@@ -223,7 +223,7 @@ proptest! {
 }
 
 #[test]
-fn a_price_falls_with_the_part_of_the_traffic_that_yields() {
+fn the_marginal_cost_falls_with_the_share_of_foreign_traffic() {
     let queue = Queue {
         capacity: BytesPerSecond(64_000_000_000),
         waits: Waits::Formula { ps: 10_000, power_percent: 100 },

@@ -36,7 +36,7 @@ fn assert_near(found: &[f64], right: &[f64]) {
 }
 
 #[test]
-fn a_wish_beyond_its_bounds_is_cut_and_the_rest_is_shared_by_the_room_that_is_left() {
+fn a_share_beyond_its_bounds_is_clamped_and_the_rest_redistributed() {
     let fit = |least: &[f64], most: &[f64], wish: &[f64]| spot(least, most).fit(wish).unwrap();
     assert_near(&fit(&[0.0; 2], &[0.6, 1.0], &[0.9, 0.1]), &[0.6, 0.4]);
     assert_near(&fit(&[0.0; 3], &[0.4, 1.0, 1.0], &[0.6, 0.2, 0.2]), &[0.4, 0.3, 0.3]);
@@ -93,7 +93,7 @@ fn regions_of_one_node_are_placed_on_it_and_the_shared_region_is_spread() {
 }
 
 #[test]
-fn a_placement_that_is_within_the_noise_of_a_simple_one_is_replaced_by_it() {
+fn a_placement_within_noise_of_a_simple_one_is_replaced_by_it() {
     let (machine, loops) = (alike(2), loops(&[13.0; 2]));
     let (spots, scenes) = ([Spot { by: vec![1.0; 2], ..free(2) }], [scene(&[0.0; 2], 1.0)]);
     let problem = Problem { machine: &machine, loops: &loops, spots: &spots, scenes: &scenes };
@@ -130,7 +130,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn no_placement_of_a_grid_is_better_than_the_best_found(
+    fn no_grid_placement_beats_the_optimum_found(
         machine in three_tiers(), lines in 1_u32..600, foreign in prop::array::uniform3(0_u32..300), from in 0_usize..91,
     ) {
         let (loops, spots) = (loops(&[f64::from(lines)]), [free(3)]);
@@ -167,7 +167,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn a_fitted_placement_fits_as_it_is(
+    fn fitting_a_placement_twice_changes_nothing(
         wish in prop::collection::vec(0.0_f64..1.0, 4),
         least in prop::collection::vec(0.0_f64..0.25, 4),
         more in prop::collection::vec(0.25_f64..1.0, 4),
@@ -180,7 +180,7 @@ proptest! {
     }
 
     #[test]
-    fn parts_are_64_in_all_and_each_within_one_of_its_exact_share(weights in prop::collection::vec(0_u32..1_000, 1..9)) {
+    fn parts_add_up_to_64_and_are_each_within_one_of_the_exact_share(weights in prop::collection::vec(0_u32..1_000, 1..9)) {
         let all = f64::from(weights.iter().sum::<u32>());
         prop_assume!(all > 0.0);
         let shares: Vec<f64> = weights.iter().map(|weight| f64::from(*weight) / all).collect();

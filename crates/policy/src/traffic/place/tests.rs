@@ -28,7 +28,7 @@ fn tiers(tiers: &[(u64, u64)]) -> Machine {
 }
 
 #[test]
-fn an_idle_machine_has_all_near() {
+fn an_idle_machine_gives_all_weight_to_near_memory() {
     for far in [135, 148, 168, 192] {
         assert_eq!(weights(&two_tiers(far), &demand(&[0], &[])), [PARTS, 0]);
         assert_eq!(weights(&two_tiers(far), &demand(&[4], &[])), [PARTS, 0]);
@@ -43,20 +43,20 @@ fn a_symmetric_machine_is_used_evenly() {
 }
 
 #[test]
-fn saturated_nodes_are_used_as_their_bandwidths_are() {
+fn saturated_nodes_are_weighted_by_their_bandwidths() {
     let found = weights(&tiers(&[(100, 75), (250, 25)]), &demand(&[4000], &[]));
     assert!(found[0].abs_diff(48) <= 1, "{found:?}");
 }
 
 #[test]
-fn memory_used_by_one_node_stays_there_until_the_node_is_full_of_work() {
+fn memory_used_by_one_node_stays_there_until_the_node_is_busy() {
     assert_eq!(weights(&alike(4), &demand(&[0, 2, 0, 0], &[])), [0, 64, 0, 0]);
     let busy = weights(&alike(4), &demand(&[0, 60, 0, 0], &[]));
     assert!(busy[1] >= busy[0] && busy.iter().all(|parts| *parts > 8), "{busy:?}");
 }
 
 #[test]
-fn lanes_for_reads_and_writes_make_weights_depend_on_the_mix() {
+fn separate_read_and_write_lanes_make_weights_depend_on_the_mix() {
     // One queue for near memory; a lane each way for far memory.
     let lane = |carries| Queue { carries, ..far_tier() };
     let queues = [near_tier(), lane(Carries::Reads), lane(Carries::Writes)];
@@ -82,7 +82,7 @@ fn the_optimum_is_past_equal_latencies() {
 }
 
 #[test]
-fn a_line_more_costs_more_where_more_is_asked_for() {
+fn the_marginal_cost_of_a_line_rises_with_demand() {
     let machine = two_tiers(135);
     let at = [BasisPoints(9_000), BasisPoints(1_000)];
     let idle = costs(&machine, &demand(&[1], &[]), &at);
@@ -119,7 +119,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn weights_always_add_up_and_are_the_same_for_the_same(
+    fn weights_add_up_to_the_parts_and_are_deterministic(
         nodes in prop::collection::vec((50_u64..400, 5_u64..300), 1..5),
         lines in 0_u32..2000,
         foreign in prop::collection::vec(0_u32..500, 0..5),
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn without_a_node_the_rest_is_placed(
+    fn removing_a_node_still_gives_complete_weights(
         nodes in prop::collection::vec((50_u64..400, 5_u64..300), 2..5),
         lines in 1_u32..2000,
         gone in any::<prop::sample::Index>(),
@@ -171,7 +171,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_fitted_is_within_bounds_and_whole(
+    fn a_fitted_placement_is_within_bounds_and_adds_up_to_one(
         wish in prop::collection::vec(0.0_f64..1.0, 3),
         least in prop::collection::vec(0.0_f64..0.3, 3),
         most in prop::collection::vec(0.34_f64..1.0, 3),

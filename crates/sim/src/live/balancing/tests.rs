@@ -10,7 +10,7 @@ use crate::machine::{Builder, Machine, Route};
 use crate::pages::Pages;
 
 #[test]
-fn a_mismatch_is_a_failure_and_no_other_verdict_is() {
+fn a_mismatch_is_the_only_verdict_that_is_a_failure() {
     let with = |verdict| Decided::Balance {
         decision: Box::new(Decision {
             verdict,
@@ -53,7 +53,7 @@ const SECOND: u64 = 1_000_000_000;
 
 proptest! {
     #[test]
-    fn every_piece_of_a_page_leads_back_to_it(units in 1u64..40, is_huge in any::<bool>(), page in 0u32..100, piece in 0u64..40) {
+    fn every_piece_of_a_page_maps_back_to_its_index(units in 1u64..40, is_huge in any::<bool>(), page in 0u32..100, piece in 0u64..40) {
         // Pages of small ones or of huge ones.
         let bytes = units * if is_huge { HUGE } else { PAGE };
         let (machine, pages) = (two(), pages(&[0; 100], bytes));
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn of_huge_pages_that_move_as_one_the_bytes_asked_for_are_moved(pieces in 1u64..9, asked in 0u64..60) {
+    fn huge_pages_grouped_into_one_page_move_the_requested_bytes(pieces in 1u64..9, asked in 0u64..60) {
         let (machine, pages) = (two(), pages(&[0; 60], pieces * HUGE));
         let mut mover = mover(&machine, &pages, 1_000.0);
         mover.ask((0..asked).map(|at| request(at * pieces * PIECES, true)).collect());
@@ -81,7 +81,7 @@ proptest! {
 }
 
 #[test]
-fn moves_wait_for_the_rate_and_at_most_a_second_of_it_is_saved() {
+fn moves_are_rate_limited_with_a_burst_of_at_most_a_second() {
     let (machine, pages) = (two(), pages(&[0; 100], PAGE));
     // Ten pages and a half in a second.
     let mut mover = mover(&machine, &pages, 10.5 * 4_096.0 / 1e9);
@@ -109,7 +109,7 @@ fn a_huge_page_takes_two_mebibytes_of_the_rate() {
 }
 
 #[test]
-fn a_request_from_a_node_that_the_page_has_left_is_reported_and_not_carried_out() {
+fn a_request_for_a_page_no_longer_on_its_source_is_not_executed() {
     let (machine, pages) = (two(), pages(&[0, 1], PAGE));
     let mut mover = mover(&machine, &pages, 1.0);
     mover.ask(vec![request(1, false), request(99, false)]);
@@ -137,7 +137,7 @@ fn moves_are_reported_once_the_simulator_has_carried_them_out() {
 }
 
 #[test]
-fn only_a_huge_page_of_small_ones_is_split() {
+fn only_huge_pages_made_of_small_pages_are_split() {
     let (machine, mut small) = (two(), pages(&[0; 1_024], PAGE));
     small.huge[1] = true;
     let mut of_small = mover(&machine, &small, 1.0);
@@ -157,7 +157,7 @@ fn with_cpus() -> Machine {
 }
 
 #[test]
-fn a_reading_counts_the_lines_of_a_tick_and_takes_lost_ones_to_be_like_the_others() {
+fn a_reading_scales_counted_lines_to_the_cells_that_were_lost() {
     let (machine, pages) = (with_cpus(), pages(&[0, 1], PAGE));
     let mut seen = readings(&machine, &pages);
     seen.own_per_us = vec![vec![Some(3.0), None], vec![Some(0.6), Some(1.5)]];
@@ -186,7 +186,7 @@ fn a_reading_counts_the_lines_of_a_tick_and_takes_lost_ones_to_be_like_the_other
 }
 
 #[test]
-fn a_reading_without_a_latency_keeps_the_one_before() {
+fn a_reading_without_a_latency_keeps_the_previous_one() {
     let reading = |latency: [Option<u64>; 2], lines| Reading {
         elapsed: Nanoseconds(10),
         coverage: BasisPoints(10_000),

@@ -43,7 +43,7 @@ fn run(world: &mut World<'_>, tiering: &mut Tiering, seconds: u32) -> u64 {
 }
 
 #[test]
-fn a_hot_set_in_far_memory_is_promoted_and_found_again_once_it_has_moved() {
+fn a_far_hot_set_is_promoted_again_after_it_moves() {
     let (machine, workload) = hot_set();
     let mut pages = Pages::of(&workload, 1);
     pages.interleave(&[1, 2], &machine);
@@ -109,7 +109,7 @@ fn at<'a>(
 }
 
 #[test]
-fn pages_take_the_lowest_free_slot_and_a_slot_that_is_left_is_taken_again() {
+fn pages_take_the_lowest_free_slot_and_vacated_slots_are_reused() {
     let (machine, before, after) =
         (two(), testkit::pages(&[0, 1, 0], PAGE), testkit::pages(&[1, 0, 0], PAGE));
     let mut memory = Memory::new(&at(&machine, &before, &[0.0; 3], 0));
@@ -175,7 +175,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn a_scan_counts_every_page_once_whatever_the_size_of_the_node(near in 1u16..80, far in 1u16..80, free in 0u64..40) {
+    fn a_scan_counts_every_page_once_for_any_node_size(near in 1u16..80, far in 1u16..80, free in 0u64..40) {
         let machine = testkit::tiers(&[(u64::from(near) + free) * PAGE, (u64::from(far) + free) * PAGE]);
         let on: Vec<u16> = (0..near + far).map(|page| u16::from(page >= near)).collect();
         let (pages, accesses) = (testkit::pages(&on, PAGE), vec![1e9; on.len()]);
@@ -191,7 +191,7 @@ proptest! {
 }
 
 #[test]
-fn near_pages_that_are_judged_by_age_keep_their_bits() {
+fn scans_by_age_do_not_clear_accessed_bits_of_near_pages() {
     let (machine, pages) = (two(), testkit::pages(&[0, 1], PAGE));
     let mut memory = Memory::new(&at(&machine, &pages, &[0.0; 2], 0));
     memory.see(&at(&machine, &pages, &[1e9, 1e9], 0));
@@ -201,7 +201,7 @@ fn near_pages_that_are_judged_by_age_keep_their_bits() {
 }
 
 #[test]
-fn a_pass_demotes_idle_near_pages_and_promotes_referenced_far_ones_when_it_is_due() {
+fn a_due_pass_demotes_idle_near_and_promotes_referenced_far_pages() {
     let (machine, pages) = (two(), testkit::pages(&[0, 0, 1, 1], PAGE));
     let accesses = [1e9, 0.0, 1e9, 0.0];
     let mut memory = Memory::new(&at(&machine, &pages, &[0.0; 4], 0));

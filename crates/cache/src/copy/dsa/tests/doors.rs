@@ -39,7 +39,7 @@ fn pipe(path: &Path) -> (OwnedFd, File) {
 }
 
 #[test]
-fn a_queue_that_is_opened_proves_itself_and_copies_by_write() {
+fn an_opened_queue_is_probed_and_copies_by_write() {
     let dir = tempfile::tempdir().unwrap();
     let (reader, writer) = pipe(&dir.path().join("wq0.0"));
     let device = Device::new(always(Act::Run));
@@ -78,7 +78,7 @@ fn failures_have_the_same_consequences_by_write() {
 }
 
 #[test]
-fn a_file_that_takes_no_more_is_a_full_queue() {
+fn a_write_that_would_block_counts_as_a_full_queue() {
     // Without a reader the pipe fills up, and the CPU copies the rest.
     let dir = tempfile::tempdir().unwrap();
     let (reader, writer) = pipe(&dir.path().join("wq0.0"));
@@ -92,7 +92,7 @@ fn a_file_that_takes_no_more_is_a_full_queue() {
 }
 
 #[test]
-fn when_the_other_end_is_closed_the_cpu_copies_and_the_error_says_so() {
+fn a_closed_portal_is_reported_and_the_cpu_copies() {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -106,7 +106,7 @@ fn when_the_other_end_is_closed_the_cpu_copies_and_the_error_says_so() {
 }
 
 #[test]
-fn a_node_that_is_missing_or_no_device_is_refused_with_its_path() {
+fn a_missing_or_invalid_device_node_is_rejected_with_its_path() {
     let dir = tempfile::tempdir().unwrap();
     let missing = open(&limits(None), dir.path(), CONFIG).unwrap_err();
     assert!(matches!(missing, OpenError::Open { .. }), "{missing}");
@@ -121,7 +121,7 @@ fn a_node_that_is_missing_or_no_device_is_refused_with_its_path() {
 }
 
 #[test]
-fn a_queue_that_answers_nothing_or_wrongly_is_not_trusted() {
+fn a_queue_that_fails_its_probe_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let (_reader, _writer) = pipe(&dir.path().join("wq0.0"));
     let silent = open(&limits(None), dir.path(), CONFIG).unwrap_err().to_string();

@@ -37,7 +37,7 @@ fn said(all: &[(&str, &str)]) -> Vec<(String, String)> {
 }
 
 #[test]
-fn requests_are_written_as_the_protocol_says() {
+fn requests_are_encoded_as_the_protocol_requires() {
     let (mut lane, mut theirs) = pair();
     let mut values = Values::any();
     let mut set = request(Op::Set, "k");
@@ -74,7 +74,7 @@ fn a_multiget_answers_each_of_its_keys_once() {
 }
 
 #[test]
-fn a_command_is_under_way_until_its_end_has_come() {
+fn a_command_is_outstanding_until_its_reply_ends() {
     let (mut lane, mut theirs) = pair();
     lane.ask(request(Op::Get, "a"), &mut Values::any());
     let value = answers(&mut lane, &mut theirs, "VALUE a 0 1\r\nA\r\n");
@@ -83,7 +83,7 @@ fn a_command_is_under_way_until_its_end_has_come() {
 }
 
 #[test]
-fn another_keys_value_is_seen_and_an_error_answers_all_of_a_command() {
+fn a_value_of_another_key_is_detected_and_an_error_ends_the_whole_command() {
     let (mut lane, mut theirs) = pair();
     let mut values = Values::any();
     lane.ask(request(Op::Get, "a"), &mut values);
@@ -104,7 +104,7 @@ fn another_keys_value_is_seen_and_an_error_answers_all_of_a_command() {
 }
 
 #[test]
-fn an_answer_to_something_else_or_to_nothing_is_an_error() {
+fn a_reply_that_matches_no_request_is_an_error() {
     for (asked, arrives, with) in [
         (Some(Op::Set), "END\r\n", "to a set"),
         (Some(Op::Get), "STORED\r\n", "to a get"),
@@ -126,7 +126,7 @@ fn an_answer_to_something_else_or_to_nothing_is_an_error() {
 }
 
 #[test]
-fn values_larger_than_the_room_there_is_are_read_whole() {
+fn values_larger_than_the_buffer_are_read_completely() {
     let (mut lane, mut theirs) = pair();
     let large = "x".repeat(3 * INPUT);
     for key in ["a", "b"] {

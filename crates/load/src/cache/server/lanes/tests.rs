@@ -86,7 +86,7 @@ fn ran(
 }
 
 #[test]
-fn every_request_of_a_multiget_is_counted_and_what_is_missing_is_stored() {
+fn every_key_of_a_multiget_is_counted_and_misses_are_stored() {
     for (depth, multiget) in [(1, 1), (4, 1), (1, 7), (3, 100)] {
         let plan = asked(plan("zipf:0.9", Some("80:15:5"), 3001), depth, multiget);
         let found =
@@ -100,7 +100,7 @@ fn every_request_of_a_multiget_is_counted_and_what_is_missing_is_stored() {
 }
 
 #[test]
-fn a_lost_connection_costs_what_is_under_way_on_it_and_is_made_anew() {
+fn a_lost_connection_fails_its_outstanding_requests_and_is_reopened() {
     let plan = asked(plan("uniform", Some("50:50"), 2000), 8, 1);
     let found = ran(&plan, SOME_DO_NOT, |_, connection, _| forgetful(connection, 600)).unwrap();
     let errors = found.errors.count;
@@ -113,7 +113,7 @@ fn a_lost_connection_costs_what_is_under_way_on_it_and_is_made_anew() {
 }
 
 #[test]
-fn a_server_that_goes_for_good_ends_the_run() {
+fn a_server_that_stays_away_ends_the_run() {
     let gone = |number, connection: &UnixStream, next: &AtomicU64| {
         forgetful(connection, 50);
         // The first connection only requests stats.
@@ -145,7 +145,7 @@ fn a_server_that_does_not_speak_the_protocol_ends_the_run() {
 }
 
 #[test]
-fn a_silent_server_is_given_up() {
+fn a_silent_server_ends_the_run() {
     let silent = |number, mut connection: &UnixStream, _: &AtomicU64| {
         if number == 0 {
             return forgetful(connection, 1);
@@ -164,7 +164,7 @@ fn a_silent_server_is_given_up() {
 }
 
 #[test]
-fn what_the_server_can_not_do_is_counted_as_it_is_told() {
+fn errors_of_the_server_are_counted_with_their_text() {
     let full = |number, connection: &UnixStream, _: &AtomicU64| {
         if number == 0 {
             return forgetful(connection, 1);

@@ -50,7 +50,7 @@ fn own_lines_are_traffic_times_latency() {
 }
 
 #[test]
-fn counted_traffic_less_own_traffic_times_the_latency_of_others_is_their_lines() {
+fn lines_of_others_are_their_counted_traffic_times_their_latency() {
     let machine = two_tiers(135);
     // Others have 0.4 of 0.5 lines per ns, at the idle latency of 70 ns and the waiting of all.
     let right = 0.4 * (70.0 + waiting(of_near(500.0)));
@@ -61,7 +61,7 @@ fn counted_traffic_less_own_traffic_times_the_latency_of_others_is_their_lines()
 }
 
 #[test]
-fn without_counts_utilisation_is_that_of_the_waiting_beyond_the_part_in_doubt() {
+fn without_counts_utilisation_is_inferred_from_queueing_beyond_noise() {
     let machine = two_tiers(135);
     let lines = reading([Some(170), Some(135)], [100, 0], [None; 2]).lines(&machine, 1.0);
     // Of 100 ns of waiting 1.5 % of 170 ns may be noise: 97.45 ns.
@@ -91,7 +91,7 @@ fn a_latency_measured_under_another_load_is_replaced_by_the_model_where_traffic_
 }
 
 #[test]
-fn a_latency_below_the_waiting_of_counted_traffic_was_timed_while_others_paused() {
+fn a_latency_too_low_for_the_counted_traffic_is_replaced_by_the_model() {
     let machine = two_tiers(135);
     let own = |near_ns| {
         let reading = reading([Some(near_ns), Some(135)], [100, 0], [Some(2_200), Some(0)]);
@@ -106,7 +106,7 @@ fn a_latency_below_the_waiting_of_counted_traffic_was_timed_while_others_paused(
 }
 
 #[test]
-fn a_lane_for_reads_carries_the_share_of_reads() {
+fn a_read_lane_carries_the_read_share_of_the_traffic() {
     let lane = |carries| Queue { carries, ..far_tier() };
     let queues = [lane(Carries::Reads), lane(Carries::Writes)];
     let path = Path { idle: Nanoseconds(200), through: vec![0, 1] };
@@ -127,7 +127,7 @@ fn a_lane_for_reads_carries_the_share_of_reads() {
 }
 
 #[test]
-fn a_latency_measured_seldom_has_more_weight_in_its_average_but_no_more_than_half() {
+fn a_rarely_measured_latency_has_a_larger_weight_of_at_most_one_half() {
     let blended = |nodes: usize| {
         let machine = alike(nodes);
         let seen = |measured: &dyn Fn(usize) -> bool, ns| Observation {
@@ -150,7 +150,7 @@ fn a_latency_measured_seldom_has_more_weight_in_its_average_but_no_more_than_hal
 }
 
 #[test]
-fn an_average_moves_by_its_weight_and_takes_a_value_known_only_now_as_it_is() {
+fn an_average_moves_by_its_weight_and_adopts_a_newly_known_value() {
     let mut mean = reading([Some(100), None], [100, 300], [Some(1_000), None]);
     mean.blend(&reading([Some(200), Some(150)], [200, 100], [None, Some(400)]), 0.25);
     assert_near(mean.latency(0, 0).unwrap(), 125.0);

@@ -68,7 +68,7 @@ fn four_deviating_readings_followed_by_an_ordinary_one_are_a_transient() {
 }
 
 #[test]
-fn loads_that_alternate_within_fewer_readings_than_a_change_takes_become_two_scenes() {
+fn loads_that_alternate_too_fast_for_a_change_become_two_scenes() {
     let mut senses = Senses::default();
     senses_after(&mut senses, 10, 333.0);
     assert_eq!(senses.scenes().len(), 1, "steady loads are one");
@@ -83,7 +83,7 @@ fn loads_that_alternate_within_fewer_readings_than_a_change_takes_become_two_sce
 }
 
 #[test]
-fn a_change_of_own_demand_alone_is_followed_but_is_no_change_of_loads() {
+fn a_change_of_own_demand_is_tracked_but_is_not_a_load_change() {
     let machine = two_tiers(135);
     let mut senses = Senses::default();
     let seen = |ours| observed(&machine, ours, 0.7, [222.0, 0.0]);
@@ -129,7 +129,7 @@ fn others_never_have_negative_lines_and_own_demand_is_never_zero() {
 }
 
 #[test]
-fn a_phase_is_expected_to_last_as_long_as_similar_ones_did_else_as_all_did_else_the_horizon() {
+fn a_phase_length_is_predicted_from_similar_phases_all_or_the_horizon() {
     let phases = [(0.0, 100, true), (200.0, 10, false), (210.0, 20, false), (0.0, 40, false)];
     let senses = remembering(0.0, &phases);
     let expected = |others: f64| senses.expected_ns(&[others], 30 * SECOND_NS) / 1e9;
@@ -171,7 +171,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn a_root_squared_is_its_argument(square in 1e-6_f64..1e12) {
+    fn the_square_of_a_root_is_its_argument(square in 1e-6_f64..1e12) {
         prop_assert!((root(square) * root(square) / square - 1.0).abs() < 1e-9, "{square}: {}", root(square));
     }
 

@@ -54,7 +54,7 @@ fn estimate(table: &Table, replicate: bool) -> [u32; 3] {
 }
 
 #[test]
-fn a_shared_page_is_local_for_one_part_in_the_nodes_with_memory() {
+fn a_shared_page_is_local_for_one_access_in_the_number_of_memory_nodes() {
     // Node 0 makes one of four accesses; the pieces have one user each; three nodes have memory.
     let shared = table((0..4).map(|cpu| sample(512 + cpu as u64, cpu)));
     assert_eq!(estimate(&shared, false), [2_500, 2_500, 10_000], "1 of 4, and 4 / 3 rounded down");
@@ -76,7 +76,7 @@ fn a_page_to_replicate_is_local_to_all_its_readers() {
 }
 
 #[test]
-fn an_action_is_worth_it_or_harmful_at_the_published_shares_of_the_former_value() {
+fn an_action_is_judged_by_the_published_thresholds() {
     let huge = Huge::default();
     let metrics = |local, imbalance| Metrics {
         local: BasisPoints(local),
@@ -103,7 +103,7 @@ fn splits(decision: &Decision) -> usize {
 }
 
 #[test]
-fn a_round_without_the_wish_to_split_starts_the_count_of_rounds_again() {
+fn a_round_that_requests_no_split_resets_the_round_count() {
     let mut one = Carrefour::new(Config::with_huge_pages());
     let (shared, local) = (falsely_shared(50, 3), table((0..100).map(|n| sample(n, 0))));
     let rounds =
@@ -127,7 +127,7 @@ fn shared_pages_are_not_split_while_moving_pages_whole_gains_as_much() {
 }
 
 #[test]
-fn samples_that_hardly_contain_a_local_access_do_not_count_as_a_wish() {
+fn samples_with_too_few_local_accesses_request_no_split() {
     let splits_if = |local_least| {
         let huge = Huge { local_least: BasisPoints(local_least), ..Huge::default() };
         let mut one = Carrefour::new(Config { huge: Some(huge), ..Config::with_huge_pages() });

@@ -57,7 +57,7 @@ fn a_move_frees_memory_on_its_source_for_the_moves_that_follow() {
 }
 
 #[test]
-fn a_huge_page_moved_whole_needs_room_for_all_its_pieces() {
+fn a_huge_page_moved_whole_needs_free_memory_for_all_its_pieces() {
     let fits = |free, huge: Option<Huge>| {
         let (config, round) =
             (Config { huge, ..Config::default() }, round(&[Some(0), Some(free)], &[1, 1]));
@@ -70,7 +70,7 @@ fn a_huge_page_moved_whole_needs_room_for_all_its_pieces() {
 }
 
 #[test]
-fn replicas_need_room_on_every_reader_but_the_holder_and_take_none_if_one_lacks_it() {
+fn replicas_need_free_memory_on_every_reader_but_the_holder() {
     let config = Config::default();
     let gates = Gates { replicate: true, ..BOTH };
     let replicas = |free: &[Option<u64>], count: u64| {
@@ -88,7 +88,7 @@ fn replicas_need_room_on_every_reader_but_the_holder_and_take_none_if_one_lacks_
 }
 
 #[test]
-fn a_page_of_one_node_is_left_for_the_first_reason_that_applies() {
+fn a_page_of_one_node_is_skipped_for_the_first_reason_that_applies() {
     let config = Config::default();
     let round = round(&[Some(9), Some(9)], &[1, 1]);
     let left = |gates, node, samples| {
@@ -138,7 +138,7 @@ fn a_shared_page_leaves_its_node_with_the_probability_of_its_share() {
 }
 
 #[test]
-fn pieces_of_a_hot_page_go_in_turn_over_the_nodes_with_memory() {
+fn pieces_of_a_hot_page_are_interleaved_over_the_nodes_with_memory() {
     let (config, round) =
         (Config::with_huge_pages(), round(&[Some(512), None, Some(512), Some(100)], &[1; 4]));
     let mut pages = Pages::new(&config, &round, BOTH, 1);
@@ -175,7 +175,7 @@ fn one_split_precedes_all_moves_of_pieces_of_the_same_huge_page() {
 
 proptest! {
     #[test]
-    fn a_part_of_a_hash_is_below_its_limit_and_rises_with_the_hash(hash in any::<u64>(), more in any::<u64>(), of in 1_u64..) {
+    fn a_scaled_hash_is_below_its_limit_and_monotonic(hash in any::<u64>(), more in any::<u64>(), of in 1_u64..) {
         let one = part(hash, of);
         prop_assert!(one < of);
         prop_assert!(part(hash.saturating_add(more), of) >= one);
